@@ -1,0 +1,569 @@
+"""
+One candidate of an autotuned op: an FX graph that is traced, compiled by itself for
+benchmarking, and inlined where it wins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import logging
+import re
+import threading
+from typing import Any, TYPE_CHECKING
+
+import sympy
+
+import torch
+import torch._inductor.config as config
+from torch._dynamo.utils import counters
+from torch._inductor import ir
+from torch._inductor.autotune_process import (
+    SubgraphCPUBenchmarkRequest,
+    SubgraphGPUBenchmarkRequest,
+    TensorMeta,
+)
+from torch._inductor.codegen.common import KernelTemplate
+from torch._inductor.runtime.benchmarking import benchmarker
+from torch._inductor.utils import do_bench_using_profiling
+from torch._inductor.virtualized import V
+from torch.fx.experimental.symbolic_shapes import _ShapeEnvGuardError
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    BenchmarkRequest = SubgraphGPUBenchmarkRequest | SubgraphCPUBenchmarkRequest
+    InputGenFns = dict[int, Callable[[Any], torch.Tensor]]
+
+log = logging.getLogger(__name__)
+_shape_log = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+
+# How a SubgraphBuffer lowers its graph; a benchmark of it must do the same.
+_LOWERING_OF_SUBGRAPH_BUFFER: dict[str, Any] = {
+    "max_autotune": False,
+    "max_autotune_gemm": False,
+    "max_autotune_gemm_backends": "ATEN",
+    "benchmark_fusion": False,
+    "pipeline_max_autotune_gemm": False,
+}
+
+
+@contextlib.contextmanager
+def frozen_shapes() -> Iterator[None]:
+    """
+    Fake mode of the graph being compiled, in which a new guard is an error.
+
+    Raises:
+        _ShapeEnvGuardError: from inside the block, where something guards on a size.
+    """
+    shape_env = V.fake_mode.shape_env
+    frozen = shape_env.error_on_new_guards() if shape_env else contextlib.nullcontext()
+    with V.fake_mode, frozen, torch.no_grad(), _guard_errors_not_logged():
+        yield
+
+
+@contextlib.contextmanager
+def _guard_errors_not_logged() -> Iterator[None]:
+    """The shape environment warns of each error that it raises; our callers say it once."""
+    thread = threading.get_ident()
+
+    def keep(record: logging.LogRecord) -> bool:
+        ours = record.thread == thread
+        return not (ours and str(record.msg).startswith("failed during evaluate_expr"))
+
+    _shape_log.addFilter(keep)
+    try:
+        yield
+    finally:
+        _shape_log.removeFilter(keep)
+
+
+@contextlib.contextmanager
+def recorded_guards() -> Iterator[list[sympy.Basic]]:
+    """
+    Collects the guards that lowering and code generation ask for, in place of adding them.
+
+    Yields:
+        Conditions on sizes under which the generated code is valid, in symbols of the
+        graph being compiled; filled while the block runs.
+    """
+    shape_env = V.graph.sizevars.shape_env
+    evaluate = shape_env.evaluate_expr
+    found: list[sympy.Basic] = []
+
+    def record(expr: sympy.Basic, *args: Any, **kwargs: Any) -> sympy.Basic:
+        value = evaluate(expr, *args, **kwargs)
+        # Data-dependent symbols have no guards, only answers that hold for any value.
+        backed = expr.free_symbols <= shape_env.backed_var_to_val.keys()
+        if backed and shape_env._maybe_evaluate_static(expr) is None:
+            found.append(_condition(expr, value))
+        return value
+
+    shape_env.evaluate_expr = record  # type: ignore[method-assign]  # for this block
+    try:
+        with shape_env.suppress_guards():
+            yield found
+    finally:
+        del shape_env.evaluate_expr
+        # It would answer later callers from here, and not add the guards they need.
+        type(shape_env).guard_or_defer_runtime_assert.cache_clear()
+
+
+def _condition(expr: sympy.Basic, value: sympy.Basic) -> sympy.Basic:
+    if value in (sympy.true, sympy.false):
+        return expr if value == sympy.true else sympy.Not(expr)
+    return sympy.Eq(expr, value)
+
+
+def trace_subgraph(
+    fn: Callable[..., Any],
+    fake_inputs: Sequence[Any],
+    decomposition_table: Mapping[Any, Callable[..., Any]] | None = None,
+) -> torch.fx.GraphModule:
+    """
+    The FX graph of ``fn`` at symbolic sizes, without writes to its inputs' or its own
+    tensors.
+
+    Args:
+        fake_inputs: fake tensors and SymInts of the graph being compiled; each becomes
+            a placeholder.
+        decomposition_table: Inductor's by default.
+
+    Raises:
+        _ShapeEnvGuardError: if ``fn`` depends on a size being this or that.
+    """
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    from ..decomposition import select_decomp_table
+
+    if decomposition_table is None:
+        decomposition_table = select_decomp_table()
+
+    def trace(traced: Callable[..., Any]) -> torch.fx.GraphModule:
+        with frozen_shapes():
+            return make_fx(
+                traced,
+                decomposition_table=decomposition_table,
+                tracing_mode="symbolic",
+            )(*fake_inputs)
+
+    gm = trace(fn)
+    if _writes(gm):
+        gm = trace(torch.func.functionalize(fn, remove="mutations"))
+    gm.graph.eliminate_dead_code()
+    gm.recompile()
+    return gm
+
+
+def _writes(gm: torch.fx.GraphModule) -> bool:
+    return any(
+        isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+        for node in gm.graph.nodes
+    )
+
+
+def inline_subgraph_to_ir_nodes(
+    gm: torch.fx.GraphModule, inputs: list[Any], name: str
+) -> Any:
+    """
+    Lowers a graph into the graph being compiled, where its nodes can be fused.
+
+    Args:
+        inputs: IR nodes (or sympy expressions for SymInts), one for each placeholder.
+        name: of the op, for the debug log.
+
+    Returns:
+        What the graph returns, as IR nodes.
+    """
+    from torch._inductor.lowering import process_subgraph_nodes
+
+    log.debug("Inlining %s: %d nodes", name, len(gm.graph.nodes))
+    outer = V.graph.module
+    V.graph.module = gm
+    try:
+        return process_subgraph_nodes(gm, inputs)
+    finally:
+        V.graph.module = outer
+
+
+def free_symbols(nodes: Sequence[Any]) -> list[sympy.Symbol]:
+    """The symbols in sizes, strides and offsets of IR tensors and in sympy expressions."""
+    found: set[sympy.Symbol] = set()
+    for node in nodes:
+        if isinstance(node, sympy.Basic):
+            found |= node.free_symbols  # type: ignore[arg-type]  # sympy types them Basic
+            continue
+        for expr in (*node.get_size(), *node.get_stride(), node.get_layout().offset):
+            found |= sympy.sympify(expr).free_symbols  # type: ignore[arg-type]
+    return sorted(found, key=lambda symbol: symbol.name)
+
+
+@dataclasses.dataclass(frozen=True)
+class CompiledSubgraph:
+    """
+    A graph as a Python module of its own.
+
+    Args:
+        module: its ``call`` takes one list: the values of the symbols, then one argument
+            for each placeholder; it empties the list.
+        conditions: on the symbols, under which the module is valid.
+    """
+
+    module: Any
+    conditions: tuple[sympy.Basic, ...]
+
+    def call(self, symbol_values: Sequence[int], inputs: Sequence[Any]) -> Any:
+        return self.module.call([*symbol_values, *inputs])
+
+
+def compile_subgraph(
+    gm: torch.fx.GraphModule,
+    fake_inputs: Sequence[Any],
+    symbols: Sequence[sympy.Symbol],
+    name: str,
+    config_patches: Mapping[str, Any],
+) -> CompiledSubgraph:
+    """
+    Compiles a graph by itself, to be benchmarked. No guard is added for it.
+
+    Needs the handlers of the graph being compiled.
+
+    Args:
+        fake_inputs: one for each placeholder; symbolic if ``symbols`` is not empty.
+        symbols: all in the inputs' sizes, in the order of the module's arguments.
+        config_patches: Inductor config to lower and generate code under.
+    """
+    from torch._inductor.graph import GraphLowering
+
+    counters["inductor"]["subgraph_benchmark_compiles"] += 1
+    graph = GraphLowering(
+        gm=gm,
+        example_inputs=fake_inputs,
+        shape_env=V.graph._shape_env,
+        is_inference=V.graph.is_inference,
+        is_backward=V.graph.is_backward,
+        name="benchmark_" + re.sub(r"\W", "_", name),
+    )
+    for symbol in symbols:
+        graph.graph_inputs[symbol.name] = symbol
+        graph.graph_input_names.append(symbol.name)
+    patches = {"cpp_wrapper": False, **config_patches}
+    with (
+        V.set_graph_handler(graph),
+        config.patch(patches),
+        recorded_guards() as conditions,
+    ):
+        graph.run(*fake_inputs)
+        module = graph.compile_to_module()
+    return CompiledSubgraph(module, tuple(conditions))
+
+
+class SubgraphChoiceCaller(ir.ChoiceCaller):
+    """
+    A graph as a choice of ``select_algorithm``, compiled to a module to be benchmarked.
+
+    Args:
+        input_nodes: IR tensors; their layouts are frozen here. Sizes may be symbolic,
+            unbacked symbols are refused.
+        layout: of the one output.
+        make_fx_graph: called once with fake tensors (symbolic sizes) for the inputs;
+            returns the GraphModule.
+        input_gen_fns: by index of the input; makes the concrete tensor whose sizes stand
+            for the symbols in benchmarks. Without one a symbol's hint stands for it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        input_nodes: list[ir.Buffer],
+        layout: ir.Layout,
+        description: str,
+        make_fx_graph: Callable[..., Any],
+        input_gen_fns: InputGenFns | None = None,
+    ) -> None:
+        super().__init__(name, input_nodes, layout, description)
+        for node in input_nodes:
+            _check_backed(node)
+            node.data.freeze_layout()  # type: ignore[attr-defined]
+        with V.fake_mode:
+            self.example_inputs = [ir.ir_node_to_tensor(node) for node in input_nodes]
+            self.benchmark_inputs = [
+                _benchmark_input(node, (input_gen_fns or {}).get(i))
+                for i, node in enumerate(input_nodes)
+            ]
+        self.gm = make_fx_graph(*self.example_inputs)
+        ir.gm_original_output_strides(self.gm)
+
+        self.sym_inputs = free_symbols(input_nodes)
+        self.sym_input_values = self._symbol_values()
+        self.decomposition: Callable[..., Any] | None = None
+        self.decomposition_kwargs: dict[str, Any] = {}
+        self.config_patches: dict[str, Any] = {}
+        self._compiled_module: Any = None
+        self._bmreq: BenchmarkRequest | None = None
+        if config.pipeline_max_autotune_gemm:
+            # The benchmark then runs in another process, and compiling needs V here.
+            with V.fake_mode:
+                self._ensure_compiled()
+                self._bmreq = self._create_benchmark_request()
+
+    def _symbol_values(self) -> list[int]:
+        """One value for each of ``sym_inputs``, from the benchmark inputs' sizes."""
+        known: dict[sympy.Expr, int] = {}
+        for node, tensor in zip(self.input_nodes, self.benchmark_inputs):
+            known.update(zip(node.get_size(), tensor.shape))
+        shape_env = V.graph.sizevars.shape_env
+        return [
+            int(known[symbol])
+            if symbol in known
+            else int(shape_env.optimization_hint(symbol, fallback=1))
+            for symbol in self.sym_inputs
+        ]
+
+    def cache_decomposition(
+        self, decomposition: Callable[..., Any], kwargs: dict[str, Any]
+    ) -> None:
+        """Remembers which implementation with which arguments the graph came from."""
+        self.decomposition = decomposition
+        self.decomposition_kwargs = kwargs
+
+    def __str__(self) -> str:
+        return f"SubgraphCaller({self.name})"
+
+    def _ensure_compiled(self) -> None:
+        if self._compiled_module is not None:
+            return
+        assert self.gm is not None
+        # Without symbols the sizes are those of the benchmark inputs.
+        inputs = self.example_inputs if self.sym_inputs else self.benchmark_inputs
+        self._compiled_module = compile_subgraph(
+            self.gm,
+            inputs,
+            self.sym_inputs,
+            self.name,
+            {**_LOWERING_OF_SUBGRAPH_BUFFER, **self.config_patches},
+        ).module
+
+    def _create_benchmark_request(self) -> BenchmarkRequest:
+        on_cpu = self.layout.device.type == "cpu"
+        request = SubgraphCPUBenchmarkRequest if on_cpu else SubgraphGPUBenchmarkRequest
+        return request(
+            kernel_name=self.name,
+            input_tensor_meta=TensorMeta.from_irnodes(self.input_nodes),
+            output_tensor_meta=TensorMeta.from_irnodes(self.layout),
+            extra_args=(),
+            module_path=self._compiled_module.__file__,
+            module_cache_key=self._compiled_module.key,
+            sym_input_values=self.sym_input_values,
+        )
+
+    @property
+    def bmreq(self) -> BenchmarkRequest:
+        """The request for a benchmark in another process."""
+        assert self._bmreq is not None, (
+            f"{self.name} has no benchmark request: pipeline_max_autotune_gemm was off "
+            "when it was made"
+        )
+        return self._bmreq
+
+    def benchmark(self, *args: Any, out: torch.Tensor) -> float:
+        """
+        The time of one call in ms; compiles on the first.
+
+        Args:
+            args: concrete tensors, one for each input node.
+            out: not written; the compiled graph allocates its output.
+        """
+        self._ensure_compiled()
+
+        def call() -> Any:
+            return self._compiled_module.call([*self.sym_input_values, *args])
+
+        if self._benchmark_with_cudagraphs:
+            return benchmarker.benchmark_gpu_with_cuda_graph(call)
+        if config.profile_bandwidth_with_do_bench_using_profiling:
+            return do_bench_using_profiling(call)
+        return benchmarker.benchmark(call, device=benchmarker.infer_device(*args))
+
+    def benchmark_collective(self, *args: Any, out: torch.Tensor) -> None:
+        """Runs once; the caller keeps the ranks in step and takes the time."""
+        self._ensure_compiled()
+        self._compiled_module.call([*self.sym_input_values, *args])
+
+    def hash_key(self) -> str:
+        """Same graph at the same layouts; the running number in the name is left out."""
+        assert self.gm is not None
+        layouts = [(n.get_size(), n.get_stride()) for n in self.input_nodes]
+        return "-".join(
+            (self.name.rsplit("_", 1)[0], str(layouts), str(self.gm.graph))
+        )
+
+    def output_node(self) -> ir.TensorBox:
+        assert self.gm is not None
+        return ir.TensorBox.create(
+            ir.SubgraphBuffer(
+                layout=self.layout,
+                input_nodes=self.input_nodes,
+                gm=self.gm,
+                example_inputs=self.example_inputs,
+                subgraph_name=self.name,
+                config_patches=self.config_patches or None,
+            )
+        )
+
+    def info_dict(self) -> dict[str, Any]:
+        """For the autotune log."""
+        return {"backend": "subgraph", "kernel_name": self.name}
+
+    def autoheuristic_id(self) -> str:
+        return f"subgraph_{self.name}"
+
+
+def _check_backed(node: ir.Buffer) -> None:
+    for exprs in (node.get_size(), node.get_stride()):
+        unbacked = ir.get_free_symbols(exprs, unbacked_only=True)
+        assert not unbacked, f"{node.get_name()} has data-dependent sizes: {unbacked}"
+
+
+def _benchmark_input(
+    node: ir.Buffer, generate: Callable[[Any], torch.Tensor] | None
+) -> torch.Tensor:
+    if generate is not None:
+        return generate(node)
+    return ir.ir_node_to_tensor(node, replace_symbols_with_hints=True)
+
+
+class SubgraphTemplate(KernelTemplate):
+    """Makes subgraph choices."""
+
+    index_counter = itertools.count()
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name=name)
+
+    def generate(  # type: ignore[override]  # a template of one kind takes its own arguments
+        self,
+        name: str,
+        input_nodes: list[ir.Buffer],
+        layout: ir.Layout,
+        make_fx_graph: Callable[..., Any],
+        description: str = "",
+        input_gen_fns: InputGenFns | None = None,
+        **kwargs: Any,
+    ) -> SubgraphChoiceCaller:
+        """One choice; its name gets a running number. See SubgraphChoiceCaller."""
+        return SubgraphChoiceCaller(
+            name=f"{name}_{next(SubgraphTemplate.index_counter)}",
+            input_nodes=input_nodes,
+            layout=layout,
+            description=description,
+            make_fx_graph=make_fx_graph,
+            input_gen_fns=input_gen_fns,
+        )
+
+    def generate_custom_op_choices(
+        self,
+        name: str,
+        decompositions: list[Callable[..., Any]],
+        input_nodes: list[ir.Buffer],
+        non_tensor_args: list[dict[str, Any]],
+        default_impl: Callable[..., Any] | None = None,
+        input_gen_fns: InputGenFns | None = None,
+        config_patches_list: list[dict[str, Any]] | None = None,
+    ) -> list[SubgraphChoiceCaller]:
+        """
+        One choice for each implementation with one tensor output.
+
+        An implementation that guards on a size is left out and counted in
+        ``counters["inductor"]["custom_op_decomp_guard_skips"]``.
+
+        Args:
+            decompositions: called with the tensors by position and, by keyword, what
+                ``non_tensor_args`` has at the same place.
+            default_impl: not needed any more: each layout comes from its own graph.
+            config_patches_list: Inductor config for each.
+
+        Raises:
+            AssertionError: if two implementations return different layouts.
+        """
+        from ..range_autotune.signatures import implementation_name
+
+        assert len(decompositions) == len(non_tensor_args), (
+            f"{name}: {len(decompositions)} implementations but "
+            f"{len(non_tensor_args)} dicts of arguments"
+        )
+        patches_list = config_patches_list or [{} for _ in decompositions]
+        choices: list[SubgraphChoiceCaller] = []
+        for fn, kwargs, patches in zip(decompositions, non_tensor_args, patches_list):
+            _check_no_tensors(name, kwargs)
+            try:
+                gm = _trace_implementation(fn, kwargs, input_nodes)
+            except _ShapeEnvGuardError as e:
+                log.info("%s: leaving out %s: %s", name, implementation_name(fn), e)
+                counters["inductor"]["custom_op_decomp_guard_skips"] += 1
+                continue
+            choice = self.generate(
+                name=f"{name}_{_variant_name(implementation_name(fn), kwargs)}",
+                input_nodes=input_nodes,
+                layout=_output_layout(gm),
+                make_fx_graph=lambda *_, gm=gm: gm,
+                description=f"CustomOp {implementation_name(fn)}",
+                input_gen_fns=input_gen_fns,
+            )
+            choice.cache_decomposition(fn, kwargs)
+            choice.config_patches = patches
+            choices.append(choice)
+        _check_same_layout(name, choices)
+        return choices
+
+
+def _trace_implementation(
+    fn: Callable[..., Any], kwargs: Mapping[str, Any], input_nodes: Sequence[ir.Buffer]
+) -> torch.fx.GraphModule:
+    for node in input_nodes:
+        node.data.freeze_layout()  # type: ignore[attr-defined]  # of a TensorBox
+    with V.fake_mode:
+        fake_inputs = [ir.ir_node_to_tensor(node) for node in input_nodes]
+    return trace_subgraph(lambda *tensors: fn(*tensors, **kwargs), fake_inputs)
+
+
+def _check_no_tensors(name: str, kwargs: dict[str, Any]) -> None:
+    for key, value in kwargs.items():
+        assert not isinstance(value, (torch.Tensor, ir.Buffer)), (
+            f"{name}: argument '{key}' is a tensor; tensors belong in input_nodes"
+        )
+
+
+def _variant_name(impl_name: str, kwargs: Mapping[str, Any]) -> str:
+    """An identifier for an implementation with its arguments."""
+    parts = [impl_name, *(f"{k}_{v}" for k, v in sorted(kwargs.items()))]
+    return re.sub(r"\W", "_", "_".join(parts))
+
+
+def _output_layout(gm: torch.fx.GraphModule) -> ir.FixedLayout:
+    (result,) = gm.graph.find_nodes(op="output")[0].args
+    assert isinstance(result, torch.fx.Node), (
+        f"Expected single tensor output, got {type(result)}"
+    )
+    value = result.meta["val"]
+    return ir.FixedLayout(
+        device=value.device,
+        dtype=value.dtype,
+        size=[_expr(s) for s in value.shape],
+        stride=[_expr(s) for s in value.stride()],
+    )
+
+
+def _expr(size: int | torch.SymInt) -> sympy.Expr:
+    return size.node.expr if isinstance(size, torch.SymInt) else sympy.Integer(size)
+
+
+def _check_same_layout(name: str, choices: Sequence[SubgraphChoiceCaller]) -> None:
+    for choice in choices[1:]:
+        first, other = choices[0].layout, choice.layout
+        assert first == other, (
+            f"Layout mismatch in custom op '{name}': {choice.name} returns {other}, "
+            f"{choices[0].name} returns {first}"
+        )

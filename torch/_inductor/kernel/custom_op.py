@@ -1,0 +1,295 @@
+"""
+Autotuning of custom ops: the public face.
+
+An op's author registers several implementations, each maybe only for a range of sizes.
+When a model that calls the op is compiled, they are measured, and the compiled code runs
+the best one for every size that it meets.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from typing import Any, TYPE_CHECKING
+
+import torch
+from torch._inductor import ir
+from torch._inductor.lowering import user_lowerings, validate_ir
+from torch._inductor.range_autotune.call_site import CallSite
+from torch._inductor.range_autotune.configs import CustomOpConfig, CustomOpRangeConfig
+from torch._inductor.range_autotune.registration import (
+    Candidate,
+    check_input_gen_fns,
+    check_not_mutating,
+    check_representative_sizes,
+    Contest,
+    is_tensor_argument,
+    make_contest,
+    parse_split,
+    Registration,
+    TuningOptions,
+)
+from torch._inductor.range_autotune.signatures import implementation_name
+from torch._inductor.utils import convert_shape_to_inductor
+from torch.utils import _pytree as pytree
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch._inductor.range_autotune.candidates import TracedCandidate
+    from torch._inductor.range_autotune.lowering import Tuning
+
+log = logging.getLogger(__name__)
+
+__all__ = [
+    "autotune_custom_op",
+    "register_custom_op_autotuning",
+    "CustomOpConfig",
+    "CustomOpRangeConfig",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class AutotunedLowering:
+    """The lowering of a registered op; ``user_lowerings`` is the registry."""
+
+    registration: Registration
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """See ``lower_call``."""
+        from torch._inductor.range_autotune.lowering import lower_call
+
+        result = lower_call(self.registration, args, kwargs)
+        if result is not None:
+            validate_ir(result)
+        return result
+
+
+def register_custom_op_autotuning(
+    custom_op: torch._library.custom_ops.CustomOpDef | torch._ops.OpOverload,
+    configs: Sequence[CustomOpConfig | CustomOpRangeConfig] | None = None,
+    config_generator: Callable[[dict[str, torch.Tensor]], list[CustomOpConfig]]
+    | None = None,
+    name: str | None = None,
+    input_gen_fns: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] | None = None,
+    dispatch_on: dict[str, Any] | None = None,
+    split_points: list[int] | None = None,
+    min_speedup_threshold: float = 1.0,
+    benchmark_with_cudagraphs: bool = False,
+    *,
+    include_fallback: bool = True,
+    representative_sizes: Sequence[int] | None = None,
+) -> None:
+    """
+    Makes ``torch.compile`` choose among implementations of an op by measuring them.
+
+    The op itself, called eagerly, competes too. With ranges the choice is made for each
+    range of a size, and compiled code dispatches on the size that it meets, without a
+    guard on it. Registering an op again replaces what was registered; a call that raises
+    changes nothing.
+
+    Ranges are given in one of three forms: range fields on CustomOpConfigs,
+    CustomOpRangeConfigs, or ``dispatch_on`` with ``split_points``.
+
+    Args:
+        custom_op: made by ``torch.library.custom_op``, or an overload such as
+            ``torch.ops.aten.mm.default``. It must not mutate its arguments.
+        configs: the candidates. Either these or ``config_generator``.
+        config_generator: called at compile time with the tensor arguments by name, as
+            fake tensors (sizes may be symbolic); returns the configs, none for no tuning.
+        name: in logs; the op's name and ``_autotuned`` by default.
+        input_gen_fns: by parameter; called with a zero tensor that has the shape, dtype
+            and device to benchmark at, returns the tensor to benchmark with.
+        dispatch_on: ``{"tensor_name": …, "dim": …}``, and as ``"range_upper_bound"`` the
+            typical size in the last range.
+        split_points: the last sizes of all ranges but the unbounded one, increasing.
+        min_speedup_threshold: an implementation wins only where it is this many times as
+            fast as the op itself.
+        benchmark_with_cudagraphs: measure replayed CUDA graphs.
+        include_fallback: whether the op itself competes. It stays the last resort.
+        representative_sizes: sizes of the dispatch dimension to measure at, for the
+            ranges that hold any of them.
+
+    Raises:
+        TypeError, ValueError: for input that is not as described.
+
+    Example::
+
+        register_custom_op_autotuning(
+            my_op,
+            configs=[
+                CustomOpRangeConfig(
+                    "x", 1, [(0, 512), (512, math.inf)], [short_impl, long_impl]
+                )
+            ],
+        )
+    """
+    op = _overload(custom_op)
+    check_not_mutating(op)
+    split, unbounded_size = parse_split(op, dispatch_on, split_points) or (None, None)
+    configs = _check_configs(op, configs, config_generator)
+    if not isinstance(min_speedup_threshold, (int, float)) or min_speedup_threshold <= 0:
+        raise ValueError(
+            f"min_speedup_threshold of {op} must be a positive number, got "
+            f"{min_speedup_threshold!r}"
+        )
+    registration = Registration(
+        op=op,
+        name=name or f"{op._name}_autotuned",
+        contest=None if configs is None else make_contest(op, configs, split),
+        options=TuningOptions(
+            input_gen_fns=check_input_gen_fns(op, input_gen_fns),
+            min_speedup_threshold=min_speedup_threshold,
+            benchmark_with_cudagraphs=benchmark_with_cudagraphs,
+            include_fallback=include_fallback,
+            unbounded_size=unbounded_size,
+            representative_sizes=check_representative_sizes(op, representative_sizes),
+        ),
+        config_generator=config_generator,
+        split=split,
+    )
+    user_lowerings[op] = AutotunedLowering(registration)
+
+
+def _overload(custom_op: Any) -> torch._ops.OpOverload:
+    if isinstance(custom_op, torch._library.custom_ops.CustomOpDef):
+        return custom_op._opoverload
+    if isinstance(custom_op, torch._ops.OpOverload):
+        return custom_op
+    raise TypeError(
+        f"custom_op must be a CustomOpDef or OpOverload, got {type(custom_op)}."
+    )
+
+
+def _check_configs(
+    op: torch._ops.OpOverload, configs: Any, config_generator: Any
+) -> list[CustomOpConfig | CustomOpRangeConfig] | None:
+    if (configs is None) == (config_generator is None):
+        problem = (
+            "Must specify either" if configs is None else "Cannot specify both"
+        )
+        joint = "or" if configs is None else "and"
+        raise ValueError(
+            f"{problem} 'configs' {joint} 'config_generator' for {op}. Use "
+            "'config_generator' for shape-dependent configs."
+        )
+    if configs is None:
+        if not callable(config_generator):
+            raise TypeError(
+                f"config_generator must be callable, got {type(config_generator)}"
+            )
+        return None
+    if isinstance(configs, CustomOpRangeConfig):
+        configs = [configs]
+    if not isinstance(configs, (list, tuple)):
+        raise TypeError(f"configs must be a list or tuple, got {type(configs)}")
+    if not configs:
+        raise ValueError(f"At least one config must be provided for {op}")
+    for i, config in enumerate(configs):
+        if not isinstance(config, (CustomOpConfig, CustomOpRangeConfig)):
+            raise TypeError(
+                "Each config must be a CustomOpConfig object or a CustomOpRangeConfig, "
+                f"got {type(config)} at index {i}"
+            )
+    return list(configs)
+
+
+def autotune_custom_op(
+    name: str,
+    decompositions: list[Callable[..., Any]],
+    inputs: list[Any],
+    non_tensor_args: list[dict[str, Any]],
+    op_overload: torch._ops.OpOverload,
+    user_input_gen_fns: dict[str, Callable[[torch.Tensor], torch.Tensor]] | None = None,
+    config_patches_list: list[dict[str, Any]] | None = None,
+    min_speedup_threshold: float = 1.0,
+    benchmark_with_cudagraphs: bool = False,
+) -> tuple[Any, ir.ChoiceCaller]:
+    """
+    Tunes one call of an op during lowering, at the sizes that the model is compiled with.
+
+    Args:
+        decompositions: the implementations.
+        inputs: IR nodes for the op's tensor parameters, in its order.
+        non_tensor_args: for each implementation its other arguments by name; the op
+            itself is called with those of the first that it has parameters for.
+        user_input_gen_fns: by parameter, see ``register_custom_op_autotuning``.
+        config_patches_list: Inductor config for each implementation.
+
+    Returns:
+        The lowered winner, nested as the op's outputs are, and what won: ``gm`` and
+        ``decomposition`` are None if that is the op itself.
+    """
+    from torch._inductor.range_autotune.lowering import decide, emit, prepare
+
+    _check_decompositions(name, decompositions, inputs, non_tensor_args)
+    patches = config_patches_list or [{} for _ in decompositions]
+    candidates = tuple(
+        Candidate(f"{implementation_name(fn)}#{i}", fn, params, patch)
+        for i, (fn, params, patch) in enumerate(
+            zip(decompositions, non_tensor_args, patches)
+        )
+    )
+    options = TuningOptions(
+        input_gen_fns=check_input_gen_fns(op_overload, user_input_gen_fns),
+        min_speedup_threshold=min_speedup_threshold,
+        benchmark_with_cudagraphs=benchmark_with_cudagraphs,
+    )
+    registration = Registration(op_overload, name, Contest(candidates, None), options)
+    given = _arguments_by_name(op_overload, inputs, non_tensor_args[0])
+    tuning = prepare(registration, CallSite.from_call(op_overload, (), given))
+    if not tuning.traced:
+        raise RuntimeError(f"No valid choices generated for {name}")
+    winners = decide(tuning)
+    results = emit(tuning, winners)
+    choice = _winning_choice(tuning.traced[winners[0].winner], tuning, inputs)
+    return pytree.tree_unflatten(results, tuning.outputs.spec), choice
+
+
+def _check_decompositions(
+    name: str, decompositions: Any, inputs: Any, non_tensor_args: Any
+) -> None:
+    if not isinstance(decompositions, (list, tuple)):
+        raise TypeError(
+            "decompositions must be a list or tuple of callables, got "
+            f"{type(decompositions)}"
+        )
+    if not inputs:
+        raise RuntimeError(f"Custom op '{name}' requires tensor inputs for autotuning")
+    if not decompositions or len(decompositions) != len(non_tensor_args):
+        raise ValueError(
+            "decompositions and non_tensor_args must have same length, got "
+            f"{len(decompositions)} decompositions and {len(non_tensor_args)} kwargs"
+        )
+
+
+def _arguments_by_name(
+    op: torch._ops.OpOverload, inputs: Sequence[Any], others: Mapping[str, Any]
+) -> dict[str, Any]:
+    arguments = op._schema.arguments
+    tensors = [a.name for a in arguments if is_tensor_argument(a)]
+    known = {a.name for a in arguments}
+    return {
+        **{key: value for key, value in others.items() if key in known},
+        **dict(zip(tensors, inputs)),
+    }
+
+
+def _winning_choice(
+    winner: TracedCandidate, tuning: Tuning, inputs: list[Any]
+) -> ir.ChoiceCaller:
+    first = tuning.outputs.tensors[0]
+    layout = ir.FixedLayout(
+        first.device,
+        first.dtype,
+        convert_shape_to_inductor(first.shape),
+        convert_shape_to_inductor(first.stride()),
+    )
+    choice = ir.ChoiceCaller(f"{tuning.name}_{winner.name}", inputs, layout, "")
+    if winner.candidate.impl is not None:
+        choice.gm = winner.graph
+        choice.decomposition = winner.candidate.impl
+        choice.decomposition_kwargs = dict(winner.candidate.params)
+        choice.config_patches = dict(winner.candidate.config_patches)
+    return choice

@@ -1,0 +1,274 @@
+"""
+Benchmark inputs that agree with each other, for one size of the dispatch dimension.
+
+The size's own expression is solved for one symbol; every size and stride of every input
+then follows from its own expression. Sizes are symbolic where they are sympy expressions
+and concrete where they are ints.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+import os
+from typing import Any, TYPE_CHECKING
+
+import sympy
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ..virtualized import V
+from .ranges import DimRange
+
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from .call_site import CallSite
+    from .registration import InputGenFns
+
+    Values = Mapping[sympy.Symbol, int]
+
+log = logging.getLogger("torch._inductor.kernel.custom_op")
+
+# A guard such as 8 | s0 is met by one of this many neighbours of the size asked for.
+_NEIGHBOURS_TRIED = 64
+_LARGEST_SYMBOL = 2**40
+# Benchmark tensors may take this part of what is free; outputs and temporaries need some.
+_USABLE_MEMORY = 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class SizePoint:
+    """
+    A size at which to measure.
+
+    Args:
+        size: concrete value of the dispatch dimension; None where no size is dispatched
+            on.
+        values: a concrete value for each symbol of the call site.
+    """
+
+    size: int | None
+    values: Values
+
+
+def size_bounds(size: sympy.Expr) -> DimRange:
+    """The values that the shape environment knows a symbolic size to have."""
+    bounds = V.graph.sizevars.shape_env.bound_sympy(size)
+    return DimRange(max(_finite(bounds.lower, 0), 0), _finite(bounds.upper, math.inf) + 1)
+
+
+def _finite(bound: Any, otherwise: Any) -> Any:
+    # The largest index stands for "unknown" in shape environments, as infinities do.
+    known = sympy.sympify(bound).is_Integer and abs(int(bound)) < 2**62
+    return int(bound) if known else otherwise
+
+
+def hint_point(site: CallSite, size: sympy.Expr | None = None) -> SizePoint:
+    """The size that the model was compiled with."""
+    values = {symbol: _hint(symbol) for symbol in site.symbols()}
+    return SizePoint(None if size is None else concrete(size, values), values)
+
+
+def _hint(symbol: sympy.Symbol) -> int:
+    return int(V.graph.sizevars.optimization_hint(symbol))
+
+
+def concrete(expr: Any, values: Values) -> int:
+    """The value of a symbolic size."""
+    known = sympy.sympify(expr).xreplace(
+        {symbol: sympy.Integer(value) for symbol, value in values.items()}
+    )
+    rest = {symbol: _hint(symbol) for symbol in known.free_symbols}
+    return int(known.subs(rest))
+
+
+def point_for_size(
+    site: CallSite, size: sympy.Expr, wanted: int, within: DimRange
+) -> SizePoint | None:
+    """
+    Values for the call site's symbols that give the dispatch dimension a size.
+
+    Args:
+        size: the dispatch dimension's expression, such as ``2*s0 + 5``.
+        wanted: where that size cannot occur, a size nearby in ``within`` will do.
+
+    Returns:
+        None if no value of one symbol alone gives a size in ``within``.
+    """
+    hints = hint_point(site).values
+    symbols = sorted(size.free_symbols, key=lambda symbol: symbol.name)
+    if not symbols:
+        point = hint_point(site, size)
+        return point if point.size in within else None
+    for symbol in symbols:
+        for value in _values_near(symbol, size, wanted, hints):
+            values = {**hints, symbol: value}
+            got = concrete(size, values)
+            if got in within and _guards_hold(values):
+                return SizePoint(got, values)
+    return None
+
+
+def _values_near(
+    symbol: sympy.Symbol, size: sympy.Expr, wanted: int, hints: Values
+) -> Iterator[int]:
+    """Values for a symbol by their distance from the one that gives ``wanted``."""
+    bounds = size_bounds(symbol)
+    middle = _smallest_reaching(symbol, size, wanted, hints, bounds)
+    for distance in range(_NEIGHBOURS_TRIED):
+        for value in {middle - distance, middle + distance}:
+            if value in bounds:
+                yield value
+
+
+def _smallest_reaching(
+    symbol: sympy.Symbol,
+    size: sympy.Expr,
+    wanted: int,
+    hints: Values,
+    bounds: DimRange,
+) -> int:
+    """By bisection: sizes that people dispatch on grow with their symbols."""
+    low = bounds.start
+    high = max(low, 1)
+    last = min(bounds.last, _LARGEST_SYMBOL)
+
+    def reaches(value: int) -> bool:
+        return concrete(size, {**hints, symbol: value}) >= wanted
+
+    while high < last and not reaches(high):
+        low, high = high, int(min(2 * high, last))
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if reaches(middle) else (middle + 1, high)
+    return low
+
+
+def _guards_hold(values: Values) -> bool:
+    """Whether the sizes would run the compiled code, as far as they decide that."""
+    guards = V.graph.sizevars.shape_env.guards
+    return all(may_hold(guard.expr, values) for guard in guards)
+
+
+def may_hold(condition: sympy.Basic, values: Values) -> bool:
+    """False only if the values make a condition on sizes false."""
+    replaced = {symbol: sympy.Integer(value) for symbol, value in values.items()}
+    return condition.xreplace(replaced) is not sympy.false
+
+
+def is_about_index_width(condition: sympy.Basic) -> bool:
+    """
+    Whether a condition only says that 32 bits are enough to index a tensor.
+
+    Inductor puts that guard on nearly every kernel of every model.
+    """
+    return any(number >= 2**31 - 2 for number in condition.atoms(sympy.Integer))
+
+
+def make_inputs(
+    site: CallSite, point: SizePoint, input_gen_fns: InputGenFns
+) -> list[Any]:
+    """
+    Concrete arguments for the call site's inputs: tensors, and ints for SymInts.
+
+    Floating tensors are random, all others zero, which is valid where they are indices.
+
+    Raises:
+        MemoryError: if they would take more than the memory at hand.
+        ValueError: if an input generator returns a tensor of another shape, dtype or
+            device.
+    """
+    _check_memory(site, point.values)
+    with _disable_current_modes(), torch.no_grad():
+        return [
+            _make_input(site, i, point.values, input_gen_fns)
+            for i in range(len(site.inputs))
+        ]
+
+
+def _make_input(
+    site: CallSite, index: int, values: Values, input_gen_fns: InputGenFns
+) -> Any:
+    node = site.inputs[index]
+    if isinstance(node, sympy.Basic):
+        return concrete(node, values)
+    size, stride = _size_stride(node, values)
+    dtype, device = node.get_dtype(), node.get_device()
+    name = site.parameter_of(index)
+    if name in input_gen_fns:
+        shaped = torch.empty_strided(size, stride, dtype=dtype, device=device).zero_()
+        return _generated(site, name, input_gen_fns[name](shaped), shaped)
+    length = _storage_length(size, stride)
+    return _fill(length, dtype, device).as_strided(size, stride)
+
+
+def _size_stride(node: Any, values: Values) -> tuple[list[int], list[int]]:
+    size = [concrete(s, values) for s in node.get_size()]
+    stride = [concrete(s, values) for s in node.get_stride()]
+    return size, stride
+
+
+def _storage_length(size: Sequence[int], stride: Sequence[int]) -> int:
+    if 0 in size:
+        return 0
+    return 1 + sum((s - 1) * step for s, step in zip(size, stride))
+
+
+def _fill(length: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    if not (dtype.is_floating_point or dtype.is_complex):
+        return torch.zeros(length, dtype=dtype, device=device)
+    if dtype.itemsize > 1:
+        return torch.randn(length, dtype=dtype, device=device)
+    if dtype is torch.float4_e2m1fn_x2:
+        packed = torch.randint(0, 256, (length,), dtype=torch.uint8, device=device)
+        return packed.view(dtype)
+    return torch.randn(length, dtype=torch.float32, device=device).to(dtype)
+
+
+def _generated(
+    site: CallSite, name: str, made: Any, wanted: torch.Tensor
+) -> torch.Tensor:
+    """What an input generator made, with the strides that compiled code expects."""
+    for what in ("shape", "dtype", "device"):
+        if not isinstance(made, torch.Tensor) or (
+            getattr(made, what) != getattr(wanted, what)
+        ):
+            got = getattr(made, what, type(made))
+            raise ValueError(
+                f"input_gen_fns['{name}'] of {site.op} must return a tensor with {what} "
+                f"{getattr(wanted, what)}, got {got}"
+            )
+    if made.stride() == wanted.stride():
+        return made
+    return wanted.copy_(made)
+
+
+def _check_memory(site: CallSite, values: Values) -> None:
+    needed: dict[torch.device, int] = {}
+    for node in site.inputs:
+        if not isinstance(node, sympy.Basic):
+            length = _storage_length(*_size_stride(node, values))
+            device = node.get_device()
+            needed[device] = (
+                needed.get(device, 0) + length * node.get_dtype().itemsize
+            )
+    for device, needed_bytes in needed.items():
+        free_bytes = _free_bytes(device)
+        if free_bytes is not None and needed_bytes > _USABLE_MEMORY * free_bytes:
+            raise MemoryError(
+                f"the inputs take {needed_bytes} bytes on {device}, where {free_bytes} "
+                "are free"
+            )
+
+
+def _free_bytes(device: torch.device) -> int | None:
+    """None where it cannot be known."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    if device.type == "cpu" and "SC_AVPHYS_PAGES" in os.sysconf_names:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return None

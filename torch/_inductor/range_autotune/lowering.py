@@ -1,0 +1,402 @@
+"""One call of an autotuned op, from its arguments to IR nodes."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from typing import Any, TYPE_CHECKING
+
+import torch
+from torch._dynamo.utils import counters, preserve_rng_state
+from torch.utils import _pytree as pytree
+
+from .. import config, ir
+from ..codegen.subgraph import compile_subgraph, CompiledSubgraph
+from ..virtualized import V
+from .call_site import CallSite, NotTunable
+from .candidates import (
+    CandidateError,
+    FALLBACK,
+    one_line,
+    Outputs,
+    Rejection,
+    trace_candidate,
+    trace_fallback,
+    TracedCandidate,
+)
+from .dispatch import emit_dispatch, emit_winner
+from .inputs import (
+    hint_point,
+    is_about_index_width,
+    make_inputs,
+    may_hold,
+    point_for_size,
+    size_bounds,
+    SizePoint,
+)
+from .measure import (
+    ChoiceRules,
+    choose_winners,
+    Failure,
+    RangeTimes,
+    time_candidates,
+    Times,
+)
+from .ranges import ANY_SIZE, DimRange, fill_gaps, representative_sizes, Segment
+from .registration import Contest, make_contest, Registration
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import sympy
+
+log = logging.getLogger("torch._inductor.kernel.custom_op")
+
+# The op itself among the indices of a contest's candidates.
+FALLBACK_INDEX = -1
+
+
+@dataclasses.dataclass(frozen=True)
+class Round:
+    """
+    A range that can occur at this call site, and who competes in it.
+
+    Args:
+        sizes: the range as it was registered.
+        possible: those of its sizes that can occur.
+    """
+
+    sizes: DimRange
+    possible: DimRange
+    candidates: tuple[int, ...]
+
+
+@dataclasses.dataclass
+class Tuning:
+    """
+    One call site on its way to a winner table.
+
+    Args:
+        size: the dispatch dimension, symbolic; None where none is dispatched on.
+        bounds: the values that ``size`` can have.
+        traced: the candidates still in, by index.
+        compiled: what they are measured by.
+    """
+
+    registration: Registration
+    contest: Contest
+    site: CallSite
+    outputs: Outputs
+    size: sympy.Expr | None
+    bounds: DimRange
+    rounds: tuple[Round, ...]
+    traced: dict[int, TracedCandidate]
+    compiled: dict[int, CompiledSubgraph] = dataclasses.field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.registration.name
+
+    def reject(self, index: int, reason: str, where: str = "") -> None:
+        """Takes a candidate out and says so once."""
+        if index not in self.traced:
+            return
+        candidate = self.traced.pop(index).candidate
+        warn_left_out(self.registration, Rejection(candidate, reason), where)
+
+
+def warn_left_out(
+    registration: Registration, rejection: Rejection, where: str = ""
+) -> None:
+    """The one warning that a candidate's failure costs."""
+    counters["inductor"]["custom_op_candidates_left_out"] += 1
+    log.warning(
+        "%s: candidate '%s' is left out%s: %s",
+        registration.name,
+        rejection.candidate.name,
+        f" in range {where}" if where else "",
+        rejection.reason,
+    )
+
+
+def lower_call(
+    registration: Registration, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    """
+    Tunes and lowers one call of a registered op.
+
+    Args:
+        args, kwargs: what a lowering is called with.
+
+    Returns:
+        IR nodes nested as the op's outputs are; None to lower the call as if the op were
+        not registered.
+
+    Raises:
+        ValueError: if the registration does not fit the call: a dimension that the
+            tensor lacks, a bad config from a generator.
+    """
+    try:
+        site = CallSite.from_call(registration.op, args, kwargs)
+        tuning = prepare(registration, site)
+    except (NotTunable, CandidateError) as e:
+        log.info("%s is not tuned here: %s", registration.name, one_line(e))
+        return None
+    if not tuning.traced:
+        return None
+    winners = decide(tuning)
+    results = emit(tuning, winners)
+    return pytree.tree_unflatten(results, tuning.outputs.spec)
+
+
+def prepare(registration: Registration, site: CallSite) -> Tuning:
+    """Finds out who competes where, and traces each candidate once."""
+    contest = registration.contest or _generated_contest(registration, site)
+    table = contest.table
+    size = None if table is None else site.size_of(table.dim)
+    bounds = ANY_SIZE if size is None else size_bounds(size)
+    rounds = _possible_rounds(contest, bounds)
+    competing = sorted({i for r in rounds for i in r.candidates})
+    fallback, outputs = trace_fallback(site)
+    tuning = Tuning(
+        registration, contest, site, outputs, size, bounds, rounds, traced={}
+    )
+    for index in competing:
+        result = trace_candidate(contest.candidates[index], site, outputs)
+        if isinstance(result, Rejection):
+            warn_left_out(registration, result)
+        else:
+            tuning.traced[index] = result
+    if tuning.traced:
+        tuning.traced[FALLBACK_INDEX] = fallback
+    return tuning
+
+
+def _possible_rounds(contest: Contest, bounds: DimRange) -> tuple[Round, ...]:
+    """The table's rows, cut down to the sizes that can occur."""
+    if contest.table is None:
+        return (Round(ANY_SIZE, ANY_SIZE, tuple(range(len(contest.candidates)))),)
+    rounds = []
+    for row in contest.table.rows:
+        possible = row.sizes.intersect(bounds)
+        if possible is not None:
+            rounds.append(Round(row.sizes, possible, row.candidates))
+    return tuple(rounds)
+
+
+def _generated_contest(registration: Registration, site: CallSite) -> Contest:
+    generate = registration.config_generator
+    assert generate is not None
+    with V.fake_mode:
+        fakes = site.filled(site.fake_inputs())
+        tensors = {n: v for n, v in fakes.items() if isinstance(v, torch.Tensor)}
+        configs = generate(tensors)
+    if not isinstance(configs, (list, tuple)):
+        raise TypeError(
+            f"config_generator of {registration.op} must return a list or tuple of "
+            f"CustomOpConfig, got {type(configs)}"
+        )
+    if not configs:
+        raise NotTunable("config_generator returned no config")
+    return make_contest(registration.op, configs, registration.split)
+
+
+def decide(tuning: Tuning) -> tuple[Segment[int], ...]:
+    """Measures and chooses: the winner table, over all sizes that can occur."""
+    _log_header(tuning)
+    compile_candidates(tuning)
+    with preserve_rng_state():
+        measured = [_measure_round(tuning, r) for r in tuning.rounds]
+    rules = _choice_rules(tuning)
+    winners = choose_winners(measured, rules)
+    _log_winners(tuning, measured, winners)
+    return _over_possible_sizes(winners, tuning.bounds)
+
+
+def _over_possible_sizes(
+    winners: Sequence[Segment[int]], bounds: DimRange
+) -> tuple[Segment[int], ...]:
+    """Winners for the sizes that can occur; the op itself for those without a range."""
+    possible = [
+        Segment(sizes, segment.winner)
+        for segment in winners
+        if (sizes := segment.sizes.intersect(bounds))
+    ]
+    return fill_gaps(possible, bounds, FALLBACK_INDEX)
+
+
+def _choice_rules(tuning: Tuning) -> ChoiceRules:
+    return ChoiceRules(
+        fallback=FALLBACK_INDEX,
+        min_speedup=tuning.registration.options.min_speedup_threshold,
+        force=config.test_configs.force_custom_op_decomposition,
+        merge=not config.test_configs.force_no_impl_grouping,
+    )
+
+
+def compile_candidates(tuning: Tuning) -> None:
+    """Compiles each candidate once, whatever the number of its ranges."""
+    for index, traced in list(tuning.traced.items()):
+        if index == FALLBACK_INDEX and not _fallback_competes(tuning):
+            continue
+        try:
+            compiled = compile_subgraph(
+                traced.graph,
+                tuning.site.fake_inputs(),
+                tuning.site.symbols(),
+                f"{tuning.name}_{traced.name}",
+                traced.candidate.config_patches,
+            )
+        except Exception as e:
+            tuning.reject(index, f"it does not compile: {one_line(e)}")
+            continue
+        tuning.compiled[index] = compiled
+        guards = [c for c in compiled.conditions if not is_about_index_width(c)]
+        if guards and index != FALLBACK_INDEX:
+            tuning.reject(index, f"its code guards on a size: {guards[0]}")
+
+
+def _fallback_competes(tuning: Tuning) -> bool:
+    return (
+        tuning.registration.options.include_fallback
+        or config.test_configs.force_custom_op_decomposition is False
+    )
+
+
+def _measure_round(tuning: Tuning, competing: Round) -> RangeTimes:
+    """Times a range's candidates; those that fail are out of all ranges to come."""
+    at: dict[int | None, Times] = {}
+    for point in _points(tuning, competing.possible):
+        runners = _runners(tuning, competing, point)
+        if runners is None:
+            continue
+        device = tuning.outputs.tensors[0].device
+        times = time_candidates(
+            runners, device, tuning.registration.options.benchmark_with_cudagraphs
+        )
+        at[point.size] = times
+        for index, result in times.items():
+            if isinstance(result, Failure):
+                tuning.reject(
+                    index, f"it does not run: {result.reason}", str(competing.sizes)
+                )
+    return RangeTimes(competing.sizes, at)
+
+
+def _points(tuning: Tuning, sizes: DimRange) -> list[SizePoint]:
+    """Where a range is measured."""
+    size, site = tuning.size, tuning.site
+    if size is None:
+        return [hint_point(site)]
+    options = tuning.registration.options
+    wanted = [s for s in options.representative_sizes if s in sizes]
+    wanted = wanted or list(representative_sizes(sizes, options.unbounded_size))
+    points = [point_for_size(site, size, w, sizes) for w in wanted]
+    found = {p.size: p for p in points if p is not None}
+    if not found:
+        point = hint_point(site, size)
+        log.info(
+            "%s: no input has a size %s in range %s; measured at %s",
+            tuning.name,
+            size,
+            sizes,
+            point.size,
+        )
+        return [point]
+    return list(found.values())
+
+
+def _runners(
+    tuning: Tuning, competing: Round, point: SizePoint
+) -> dict[int, Callable[[], Any]] | None:
+    """One call of each candidate at a size, None if it needs more memory than there is."""
+    for compiled in tuning.compiled.values():
+        if not all(may_hold(c, point.values) for c in compiled.conditions):
+            log.info("%s: size %s is too large to measure", tuning.name, point.size)
+            return None
+    try:
+        inputs = make_inputs(
+            tuning.site, point, tuning.registration.options.input_gen_fns
+        )
+    except (MemoryError, torch.OutOfMemoryError) as e:
+        log.info("%s: size %s is not measured: %s", tuning.name, point.size, one_line(e))
+        return None
+    symbol_values = [point.values[symbol] for symbol in tuning.site.symbols()]
+
+    def runner(compiled: CompiledSubgraph) -> Callable[[], Any]:
+        return lambda: compiled.call(symbol_values, inputs)
+
+    return {
+        index: runner(compiled)
+        for index, compiled in tuning.compiled.items()
+        if index in tuning.traced
+        and (index in competing.candidates or index == FALLBACK_INDEX)
+    }
+
+
+def emit(tuning: Tuning, winners: Sequence[Segment[int]]) -> list[ir.TensorBox]:
+    """Lowers the winner, or the dispatch among several."""
+    table = [Segment(s.sizes, tuning.traced[s.winner]) for s in winners]
+    if len(table) == 1:
+        return emit_winner(table[0].winner, tuning.site, tuning.outputs)
+    assert tuning.size is not None and tuning.contest.table is not None
+    dim = tuning.contest.table.dim
+    log.info("Generating torch.cond dispatch for %s with %d ranges", dim, len(table))
+    results = emit_dispatch(table, tuning.size, tuning.site, tuning.outputs)
+    log.info(
+        "Successfully generated torch.cond dispatch tree with %d conditional branches",
+        len(table) - 1,
+    )
+    return results
+
+
+def _candidate_name(tuning: Tuning, index: int) -> str:
+    chosen = FALLBACK if index == FALLBACK_INDEX else tuning.contest.candidates[index]
+    return chosen.name
+
+
+def _log_header(tuning: Tuning) -> None:
+    if tuning.contest.table is None:
+        log.info("=== Autotuning for %s ===", tuning.name)
+        return
+    log.info("=== Range-based Autotuning for %s ===", tuning.name)
+    log.info("Dispatch dimension: %s", tuning.contest.table.dim)
+
+
+def _log_winners(
+    tuning: Tuning,
+    measured: Sequence[RangeTimes],
+    winners: Sequence[Segment[int]],
+) -> None:
+    """The log block of one op: winners at INFO, times at DEBUG."""
+    rows = [(r, _winner_in(winners, r.sizes)) for r in measured]
+    for row, winner in rows:
+        timed = {index for times in row.at.values() for index in times}
+        log.info(
+            "Range %s: Selected implementation '%s' after benchmarking %d candidates",
+            row.sizes,
+            _candidate_name(tuning, winner),
+            len(timed),
+        )
+        _log_times(tuning, row)
+    if tuning.contest.table is None:
+        return
+    log.info("=== Range-based Autotuning Summary for %s ===", tuning.name)
+    for row, winner in rows:
+        log.info("  Range %s: %s", row.sizes, _candidate_name(tuning, winner))
+    if len({winner for _, winner in rows}) > 1:
+        log.info("=== Different ranges selected different implementations ===")
+    else:
+        log.info("=== All ranges selected the same implementation ===")
+
+
+def _winner_in(winners: Sequence[Segment[int]], sizes: DimRange) -> int:
+    return next(s.winner for s in winners if s.sizes.overlaps(sizes))
+
+
+def _log_times(tuning: Tuning, row: RangeTimes) -> None:
+    for size, times in row.at.items():
+        for index, result in times.items():
+            name = _candidate_name(tuning, index)
+            log.debug("  %s at size %s: %s", name, size, result)

@@ -1,0 +1,280 @@
+"""
+Times of candidates at concrete sizes, and the winners that follow from them.
+
+Times are values, a failure is one too. The choice over times is a pure function.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+import time
+from typing import Any, TYPE_CHECKING
+
+import torch
+from torch._dynamo.device_interface import get_interface_for_device
+from torch._dynamo.utils import counters
+
+from ..runtime.benchmarking import benchmarker
+from .candidates import one_line
+from .ranges import DimRange, merge_neighbours, Segment
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+# Samples of each candidate at each size; in turns, so that drift hits all alike.
+_ROUNDS = 15
+# Fewer are taken of slow candidates, as soon as all of them took this long together.
+_FEWEST_ROUNDS = 3
+_BUDGET_MS = 200.0
+# A sample repeats a call until it is this long, so that the clock's own cost is small.
+_SAMPLE_MS = 0.3
+# A candidate this many times slower than the best so far is not sampled further.
+_HOPELESS = 4.0
+# Two medians of one kernel on a busy machine differ by this much now and then.
+NOISE = 0.03
+# Larger than the last-level cache of any GPU as yet.
+_CACHE_BYTES = 256 * 2**20
+
+
+@dataclasses.dataclass(frozen=True)
+class Timing:
+    """
+    What one call of a candidate takes: the lower quartile of its samples.
+
+    Others on the machine only ever add to a sample, so low samples tell the most.
+
+    Args:
+        ms: in milliseconds.
+        error: how far the lowest sample lies below, relative to ``ms``.
+    """
+
+    ms: float
+    error: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Failure:
+    """Why a candidate has no time."""
+
+    reason: str
+
+
+Times = dict[int, "Timing | Failure"]
+Runner = "Callable[[], Any]"
+
+
+def time_candidates(
+    runners: Mapping[int, Callable[[], Any]],
+    device: torch.device,
+    with_cudagraphs: bool = False,
+) -> Times:
+    """
+    Times candidates in turns.
+
+    On a GPU a time is that of the device or of the host, whichever a caller has to wait
+    for; with CUDA graphs there is no host time.
+
+    Args:
+        runners: one call of each candidate, by index.
+    """
+    sampler = _sampler(device, with_cudagraphs)
+    samples: dict[int, list[float]] = {}
+    failures: Times = {}
+    for index, run in runners.items():
+        counters["inductor"]["custom_op_candidate_timings"] += 1
+        try:
+            run()
+            sampler(run)  # warms up caches and clocks
+            samples[index] = []
+        except Exception as e:
+            failures[index] = Failure(one_line(e))
+    start = time.perf_counter()
+    for done in range(_ROUNDS):
+        elapsed_ms = (time.perf_counter() - start) * 1e3
+        if done >= _FEWEST_ROUNDS and elapsed_ms > _BUDGET_MS:
+            break
+        for index in _worth_sampling(samples):
+            try:
+                samples[index].append(sampler(runners[index]))
+            except Exception as e:
+                failures[index] = Failure(one_line(e))
+                del samples[index]
+    timings: Times = {index: _timing(times) for index, times in samples.items()}
+    return {**timings, **failures}
+
+
+def _worth_sampling(samples: Mapping[int, Sequence[float]]) -> list[int]:
+    best = min((min(times, default=0.0) for times in samples.values()), default=0.0)
+    return [
+        index
+        for index, times in samples.items()
+        if len(times) < _FEWEST_ROUNDS or min(times) <= _HOPELESS * best
+    ]
+
+
+def _timing(times: Sequence[float]) -> Timing:
+    lowest = min(times)
+    quartile = statistics.quantiles(times, n=4, method="inclusive")[0]
+    return Timing(quartile, (quartile - lowest) / quartile if quartile else 0.0)
+
+
+def _sampler(
+    device: torch.device, with_cudagraphs: bool
+) -> Callable[[Callable[[], Any]], float]:
+    """Returns a function from a runner to the time of one call in ms."""
+    if device.type == "cpu":
+        return _sample_on_cpu
+    if with_cudagraphs:
+        return benchmarker.benchmark_gpu_with_cuda_graph
+    return _GpuSampler(device)
+
+
+def _sample_on_cpu(run: Callable[[], Any]) -> float:
+    calls = 0
+    start = time.perf_counter()
+    while True:
+        run()
+        calls += 1
+        elapsed_ms = (time.perf_counter() - start) * 1e3
+        if elapsed_ms >= _SAMPLE_MS:
+            return elapsed_ms / calls
+
+
+class _GpuSampler:
+    """
+    One call behind a cache flush that is long enough to hide the call's launch.
+
+    The host's time is that of the call until it returns, the device's that between two
+    events around it.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._interface = get_interface_for_device(device.type)
+        self._flushed = torch.empty(_CACHE_BYTES, dtype=torch.int8, device=device)
+
+    def __call__(self, run: Callable[[], Any]) -> float:
+        start, end = (self._interface.Event(enable_timing=True) for _ in range(2))
+        self._interface.synchronize()
+        self._flushed.zero_()
+        start.record()
+        before = time.perf_counter()
+        run()
+        host_ms = (time.perf_counter() - before) * 1e3
+        end.record()
+        self._interface.synchronize()
+        return max(start.elapsed_time(end), host_ms)
+
+
+@dataclasses.dataclass(frozen=True)
+class RangeTimes:
+    """What was measured in one range: the times of candidates by concrete size."""
+
+    sizes: DimRange
+    at: Mapping[int | None, Times]
+
+
+@dataclasses.dataclass(frozen=True)
+class ChoiceRules:
+    """
+    How winners follow from times.
+
+    Args:
+        fallback: index of the op itself, the last resort.
+        min_speedup: fallback time over candidate time that a candidate needs to win.
+        force: True if only implementations may win, False if only the fallback may.
+        merge: whether a range may have its neighbour's winner where both are as good.
+    """
+
+    fallback: int
+    min_speedup: float = 1.0
+    force: bool | None = None
+    merge: bool = True
+
+
+def slowdowns(at: Mapping[int | None, Times]) -> dict[int, float]:
+    """
+    How far each candidate is from the best of its size, as a geometric mean over sizes.
+
+    A candidate that failed at any size is not in it.
+    """
+    logs: dict[int, list[float]] = {}
+    for times in at.values():
+        timed = {i: t.ms for i, t in times.items() if isinstance(t, Timing)}
+        best = min(timed.values(), default=0.0)
+        for index, ms in timed.items():
+            logs.setdefault(index, []).append(math.log(ms / best) if best else 0.0)
+    return {
+        index: math.exp(statistics.fmean(values))
+        for index, values in logs.items()
+        if len(values) == len(at)
+    }
+
+
+def as_good_as_best(measured: RangeTimes, rules: ChoiceRules) -> dict[int, float]:
+    """
+    The candidates of a range that differ from its best by no more than noise.
+
+    Returns:
+        Their slowdowns by index, at least one.
+    """
+    scores = slowdowns(measured.at)
+    if rules.force is not None:
+        scores = {
+            i: s for i, s in scores.items() if (i != rules.fallback) == rules.force
+        }
+    if not scores:
+        return {rules.fallback: 1.0}
+    best = min(scores, key=scores.__getitem__)
+    fallback = scores.get(rules.fallback, math.inf)
+    if fallback < rules.min_speedup * scores[best]:
+        return {rules.fallback: fallback}
+    return {
+        index: score
+        for index, score in scores.items()
+        if score <= scores[best] * (1 + _tolerance(measured, best, index))
+        and (rules.min_speedup <= 1 or score * rules.min_speedup <= fallback)
+    }
+
+
+def _tolerance(measured: RangeTimes, first: int, second: int) -> float:
+    """Twice the error of a comparison of two candidates, at least NOISE."""
+    errors = [
+        math.hypot(times[first].error, times[second].error)
+        for times in measured.at.values()
+        if isinstance(times[first], Timing) and isinstance(times[second], Timing)
+    ]
+    return max(NOISE, 2 * statistics.fmean(errors)) if errors else NOISE
+
+
+def choose_winners(
+    measured: Sequence[RangeTimes], rules: ChoiceRules
+) -> tuple[Segment[int], ...]:
+    """
+    The winner table: for each range the index of its winner, neighbours merged.
+
+    A run of touching ranges that have one good candidate in common gets one winner; a
+    change of winner that gains less than the noise is not a change.
+    """
+    winners: list[Segment[int]] = []
+    run: list[RangeTimes] = []
+    common: dict[int, float] = {}
+    for row in measured:
+        good = as_good_as_best(row, rules)
+        both = {i: common[i] * good[i] for i in common.keys() & good.keys()}
+        touches = bool(run) and run[-1].sizes.end == row.sizes.start
+        if not (rules.merge and touches and both):
+            winners += _winner_of_run(run, common)
+            run, both = [], good
+        run.append(row)
+        common = both
+    winners += _winner_of_run(run, common)
+    return merge_neighbours(winners) if rules.merge else tuple(winners)
+
+
+def _winner_of_run(
+    run: Sequence[RangeTimes], common: Mapping[int, float]
+) -> list[Segment[int]]:
+    return [Segment(row.sizes, min(common, key=common.__getitem__)) for row in run]

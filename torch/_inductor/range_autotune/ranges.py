@@ -1,0 +1,226 @@
+"""
+Ranges of a size and what is known about each: values and pure functions, no torch.
+
+All sizes are concrete integers. A range is half-open; an end of ``math.inf`` means that
+it has none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, Generic, TYPE_CHECKING, TypeVar
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+W = TypeVar("W")
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class DimRange:
+    """
+    The sizes ``start <= size < end``.
+
+    Args:
+        start: the first size in the range, at least 0.
+        end: the first size behind the range, or ``math.inf``.
+
+    Raises:
+        ValueError: if no size lies in it or a bound is not a size.
+    """
+
+    start: int
+    end: int | float
+
+    def __post_init__(self) -> None:
+        if not _is_size(self.start) or self.start < 0:
+            raise ValueError(f"start must be an integer of at least 0 in {self}")
+        if self.end != math.inf and not _is_size(self.end):
+            raise ValueError(f"end must be an integer or math.inf in {self}")
+        if self.start >= self.end:
+            raise ValueError(f"start must be less than end in {self}")
+
+    def __str__(self) -> str:
+        end = "inf" if self.end == math.inf else self.end
+        return f"[{self.start}, {end})"
+
+    def __contains__(self, size: object) -> bool:
+        return isinstance(size, int) and self.start <= size < self.end
+
+    @property
+    def bounded(self) -> bool:
+        return self.end != math.inf
+
+    @property
+    def last(self) -> int | float:
+        """The largest size in the range, ``math.inf`` if there is none."""
+        return self.end - 1
+
+    def overlaps(self, other: DimRange) -> bool:
+        return self.start < other.end and other.start < self.end
+
+    def intersect(self, other: DimRange) -> DimRange | None:
+        """The sizes in both, None if there are none."""
+        if not self.overlaps(other):
+            return None
+        return DimRange(max(self.start, other.start), min(self.end, other.end))
+
+
+ANY_SIZE = DimRange(0, math.inf)
+
+
+def parse_range(value: Any, index: int = 0) -> DimRange:
+    """
+    The range that a user wrote as a pair.
+
+    Args:
+        value: ``(start, end)``, or a DimRange.
+        index: its place in the user's list, for the message.
+
+    Raises:
+        ValueError: shows the offending value and its index.
+    """
+    if isinstance(value, DimRange):
+        return value
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        raise ValueError(
+            f"Range {index} must be a pair (start, end) with start included and end "
+            f"excluded, got {value!r}"
+        )
+    try:
+        return DimRange(*value)
+    except ValueError as e:
+        raise ValueError(f"Range {index} is not valid: {e}") from None
+
+
+def parse_ranges(values: Any) -> tuple[DimRange, ...]:
+    """
+    A user's list of ranges: sorted, without overlaps, gaps allowed.
+
+    Raises:
+        ValueError: shows the offending range and its index.
+    """
+    if not isinstance(values, (tuple, list)) or not values:
+        raise ValueError(
+            f"ranges must be a non-empty list of pairs (start, end), got {values!r}"
+        )
+    ranges = tuple(parse_range(value, i) for i, value in enumerate(values))
+    check_disjoint(ranges)
+    for i, (before, after) in enumerate(zip(ranges, ranges[1:])):
+        if after.start < before.start:
+            raise ValueError(
+                f"Ranges must be sorted, but range {i + 1}, {after}, lies below "
+                f"range {i}, {before}"
+            )
+    return ranges
+
+
+def check_disjoint(ranges: Sequence[DimRange]) -> None:
+    """Raises ValueError if two of the ranges share a size."""
+    for i, first in enumerate(ranges):
+        for j in range(i + 1, len(ranges)):
+            if first.overlaps(ranges[j]):
+                raise ValueError(f"Ranges {i} and {j} overlap: {first} and {ranges[j]}")
+
+
+def ranges_from_split_points(points: Any) -> tuple[DimRange, ...]:
+    """
+    The ranges that split points cut all sizes into; a point belongs to the range below it.
+
+    Example: ``[512, 2048]`` gives ``[0, 513) [513, 2049) [2049, inf)``.
+
+    Raises:
+        ValueError: if they are not increasing sizes; shows the point and its index.
+    """
+    if not isinstance(points, (tuple, list)) or not points:
+        raise ValueError(
+            f"split_points must be a non-empty list of integers, got {points!r}"
+        )
+    for i, point in enumerate(points):
+        if not _is_size(point) or point < 1:
+            raise ValueError(
+                f"split_points[{i}] must be an integer of at least 1, got {point!r}"
+            )
+        if i and point == points[i - 1]:
+            raise ValueError(f"split_points[{i}] is a duplicate of {point}: {points}")
+        if i and point < points[i - 1]:
+            raise ValueError(
+                f"split_points must be sorted in ascending order, but split_points[{i}] "
+                f"is {point} after {points[i - 1]}"
+            )
+    edges = [0, *(point + 1 for point in points), math.inf]
+    return tuple(DimRange(int(a), b) for a, b in zip(edges, edges[1:]))
+
+
+def representative_sizes(
+    sizes: DimRange, unbounded_size: int | None = None
+) -> tuple[int, ...]:
+    """
+    The sizes at which a range's candidates are timed, increasing.
+
+    A bounded range gives its ends and its middle; an unbounded one its start and
+    ``unbounded_size``, by default twice the start. Empty tensors tell nothing about
+    speed, so size 0 stands in only for a range that has no other.
+    """
+    first = min(max(sizes.start, 1), sizes.last)
+    if sizes.bounded:
+        picks = {first, (sizes.start + sizes.end) // 2, sizes.last}
+        return tuple(sorted(int(size) for size in picks if size)) or (int(first),)
+    typical = max(2 * int(first), 2) if unbounded_size is None else unbounded_size
+    return tuple(sorted({int(first), max(typical, int(first))}))
+
+
+@dataclasses.dataclass(frozen=True)
+class Segment(Generic[W]):
+    """One winner and the sizes at which it won."""
+
+    sizes: DimRange
+    winner: W
+
+
+def merge_neighbours(
+    segments: Iterable[Segment[W]],
+    same: Callable[[W, W], bool] = lambda a, b: a == b,
+) -> tuple[Segment[W], ...]:
+    """Joins segments that touch and have one winner. The segments come sorted."""
+    merged: list[Segment[W]] = []
+    for segment in segments:
+        last = merged[-1] if merged else None
+        if (
+            last is not None
+            and last.sizes.end == segment.sizes.start
+            and same(last.winner, segment.winner)
+        ):
+            joined = DimRange(last.sizes.start, segment.sizes.end)
+            merged[-1] = Segment(joined, last.winner)
+        else:
+            merged.append(segment)
+    return tuple(merged)
+
+
+def fill_gaps(
+    segments: Sequence[Segment[W]], within: DimRange, winner: W
+) -> tuple[Segment[W], ...]:
+    """
+    Gives every size in ``within`` a segment: those between the given ones go to ``winner``.
+
+    The given segments come sorted and lie inside ``within``.
+    """
+    filled: list[Segment[W]] = []
+    covered: int | float = within.start
+    for segment in segments:
+        if covered < segment.sizes.start:
+            filled.append(
+                Segment(DimRange(int(covered), segment.sizes.start), winner)
+            )
+        filled.append(segment)
+        covered = segment.sizes.end
+    if covered < within.end:
+        filled.append(Segment(DimRange(int(covered), within.end), winner))
+    return tuple(filled)

@@ -1,0 +1,385 @@
+"""
+What competes where: every form of registration becomes one normalized, frozen value.
+
+All checks that need no shapes happen here, before anything is registered.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, TYPE_CHECKING
+
+import torch
+
+from .configs import CustomOpConfig, CustomOpRangeConfig
+from .ranges import check_disjoint, DimRange, ranges_from_split_points
+from .signatures import argument_names, check_params, implementation_name
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    InputGenFns = Mapping[str, Callable[[torch.Tensor], torch.Tensor]]
+    ConfigGenerator = Callable[[dict[str, torch.Tensor]], Sequence[CustomOpConfig]]
+
+
+@dataclasses.dataclass(frozen=True)
+class DispatchDim:
+    """The size that the choice depends on: ``tensor_name.size(dim_index)``."""
+
+    tensor_name: str
+    dim_index: int
+
+    def __str__(self) -> str:
+        return f"{self.tensor_name}[{self.dim_index}]"
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """
+    An implementation with its tuning parameters and Inductor config patches.
+
+    Args:
+        name: unique in its registration.
+        impl: the callable, None for the op itself.
+    """
+
+    name: str
+    impl: Callable[..., Any] | None
+    params: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    config_patches: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def does_the_same_as(self, other: Candidate) -> bool:
+        return (
+            self.impl == other.impl
+            and self.params == other.params
+            and self.config_patches == other.config_patches
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """
+    A box over the dispatch dimensions and who competes in it.
+
+    Args:
+        box: one range for each of the table's dimensions.
+        candidates: indices into the registration's candidates.
+    """
+
+    box: tuple[DimRange, ...]
+    candidates: tuple[int, ...]
+
+    @property
+    def sizes(self) -> DimRange:
+        """The range of the only dimension there is as yet."""
+        (sizes,) = self.box
+        return sizes
+
+
+@dataclasses.dataclass(frozen=True)
+class RangeTable:
+    """Rows sorted by their boxes, which share no size; gaps are allowed."""
+
+    dims: tuple[DispatchDim, ...]
+    rows: tuple[Row, ...]
+
+    @property
+    def dim(self) -> DispatchDim:
+        """The only dimension there is as yet."""
+        (dim,) = self.dims
+        return dim
+
+
+@dataclasses.dataclass(frozen=True)
+class Contest:
+    """The candidates and, if the choice depends on a size, where each competes."""
+
+    candidates: tuple[Candidate, ...]
+    table: RangeTable | None
+
+
+@dataclasses.dataclass(frozen=True)
+class TuningOptions:
+    """
+    How a registration is measured; the same for all its ranges.
+
+    Args:
+        input_gen_fns: makes the benchmark tensor of a parameter from a tensor of its
+            shape, dtype and device.
+        min_speedup_threshold: fallback time over candidate time that a candidate needs.
+        include_fallback: whether the op itself competes.
+        unbounded_size: the typical size in a range without an end, None for twice its
+            start.
+        representative_sizes: sizes at which to measure, in place of the default ones in
+            the ranges that hold any of them.
+    """
+
+    input_gen_fns: InputGenFns = dataclasses.field(default_factory=dict)
+    min_speedup_threshold: float = 1.0
+    benchmark_with_cudagraphs: bool = False
+    include_fallback: bool = True
+    unbounded_size: int | None = None
+    representative_sizes: tuple[int, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Registration:
+    """
+    All that ``register_custom_op_autotuning`` was told about one op.
+
+    Args:
+        contest: None where ``config_generator`` makes it at compile time.
+        split: the dispatch dimension and ranges that generated configs compete in.
+    """
+
+    op: torch._ops.OpOverload
+    name: str
+    contest: Contest | None
+    options: TuningOptions
+    config_generator: ConfigGenerator | None = None
+    split: tuple[DispatchDim, tuple[DimRange, ...]] | None = None
+
+
+def make_contest(
+    op: torch._ops.OpOverload,
+    configs: Sequence[CustomOpConfig | CustomOpRangeConfig],
+    split: tuple[DispatchDim, tuple[DimRange, ...]] | None = None,
+) -> Contest:
+    """
+    Who competes where, from any form of configs.
+
+    Args:
+        split: set in the form with ``dispatch_on``: all configs compete in all ranges.
+
+    Raises:
+        TypeError, ValueError: see ``../../../README.md`` for the rules of registration.
+    """
+    entries = [entry for config in configs for entry in _entries(config)]
+    for config, _, _ in entries:
+        check_params(op, config.decomposition, config.params)
+    ranged = [entry for entry in entries if entry[1] is not None]
+    if ranged and (split or len(ranged) < len(entries)):
+        _refuse_mixture(op, [entry[0] for entry in entries], split)
+    if split:
+        dim, ranges = split
+        entries = [(c, dim, r) for r in ranges for c, _, _ in entries]
+    candidates, indices = _unique_candidates([entry[0] for entry in entries])
+    if not ranged and not split:
+        return Contest(candidates, None)
+    table = _make_table(op, [(d, r) for _, d, r in entries if d and r], indices)
+    return Contest(candidates, table)
+
+
+_Entry = tuple[CustomOpConfig, "DispatchDim | None", "DimRange | None"]
+
+
+def _entries(config: CustomOpConfig | CustomOpRangeConfig) -> list[_Entry]:
+    if isinstance(config, CustomOpRangeConfig):
+        dim = DispatchDim(config.tensor_name, config.dim_index)
+        return [(c, dim, r) for r in config.ranges for c in config.implementations]
+    if config.dim_range is None:
+        return [(config, None, None)]
+    assert config.tensor_name is not None and config.dim_index is not None
+    dim = DispatchDim(config.tensor_name, config.dim_index)
+    return [(config, dim, config.dim_range)]
+
+
+def _refuse_mixture(
+    op: torch._ops.OpOverload,
+    configs: Sequence[CustomOpConfig],
+    split: tuple[DispatchDim, tuple[DimRange, ...]] | None,
+) -> None:
+    if split:
+        raise ValueError(
+            f"The configs of {op} have range fields of their own, so dispatch_on and "
+            "split_points must be left out"
+        )
+    without = [repr(config) for config in configs if config.dim_range is None]
+    raise ValueError(
+        f"Mixing configs with and without range fields is not possible for {op}. Without: "
+        f"{', '.join(without)}. Give every config tensor_name, dim_index and dim_range, or "
+        "none"
+    )
+
+
+def _unique_candidates(
+    configs: Sequence[CustomOpConfig],
+) -> tuple[tuple[Candidate, ...], list[int]]:
+    """One candidate for equal configs, and the index of each config's candidate."""
+    unique: list[Candidate] = []
+    indices: list[int] = []
+    for config in configs:
+        made = Candidate(
+            _unused_name(config, [c.name for c in unique]),
+            config.decomposition,
+            config.params,
+            config.config_patches,
+        )
+        found = next(
+            (i for i, c in enumerate(unique) if c.does_the_same_as(made)), len(unique)
+        )
+        if found == len(unique):
+            unique.append(made)
+        indices.append(found)
+    return tuple(unique), indices
+
+
+def _unused_name(config: CustomOpConfig, taken: Sequence[str]) -> str:
+    impl = config.decomposition
+    base = "default" if impl is None else implementation_name(impl)
+    if config.params:
+        base += f"({', '.join(f'{k}={v}' for k, v in config.params.items())})"
+    name, number = base, 1
+    while name in taken:
+        number += 1
+        name = f"{base}#{number}"
+    return name
+
+
+def _make_table(
+    op: torch._ops.OpOverload,
+    places: Sequence[tuple[DispatchDim, DimRange]],
+    indices: Sequence[int],
+) -> RangeTable:
+    dims = sorted({dim for dim, _ in places}, key=str)
+    if len(dims) > 1:
+        raise ValueError(
+            f"The configs of {op} dispatch on more than one dimension: "
+            f"{', '.join(map(str, dims))}. All must name the same tensor and dimension"
+        )
+    check_dispatch_tensor(op, dims[0].tensor_name)
+    ranges = sorted({sizes for _, sizes in places})
+    check_disjoint(ranges)
+    competing: dict[DimRange, list[int]] = {sizes: [] for sizes in ranges}
+    for (_, sizes), index in zip(places, indices):
+        if index not in competing[sizes]:
+            competing[sizes].append(index)
+    rows = (Row((sizes,), tuple(who)) for sizes, who in competing.items())
+    return RangeTable((dims[0],), tuple(rows))
+
+
+def check_dispatch_tensor(op: torch._ops.OpOverload, tensor_name: str) -> None:
+    """Raises ValueError unless ``tensor_name`` is a tensor parameter of the op."""
+    arguments = {argument.name: argument for argument in op._schema.arguments}
+    if tensor_name not in arguments:
+        raise ValueError(
+            f"Tensor '{tensor_name}' not found in function arguments. "
+            f"Available arguments: {list(arguments)}"
+        )
+    if not is_tensor_argument(arguments[tensor_name]):
+        tensors = [name for name, a in arguments.items() if is_tensor_argument(a)]
+        raise ValueError(
+            f"Argument '{tensor_name}' of {op} is of type "
+            f"{arguments[tensor_name].type}, not a tensor. Tensor arguments: {tensors}"
+        )
+
+
+def is_tensor_argument(argument: torch._C.Argument) -> bool:
+    """Whether it holds one tensor, maybe None."""
+    kind = argument.type
+    if isinstance(kind, torch.OptionalType):
+        kind = kind.getElementType()
+    return isinstance(kind, torch.TensorType)
+
+
+def parse_split(
+    op: torch._ops.OpOverload, dispatch_on: Any, split_points: Any
+) -> tuple[tuple[DispatchDim, tuple[DimRange, ...]], int | None] | None:
+    """
+    The form with ``dispatch_on`` and ``split_points``.
+
+    Returns:
+        The dimension with its ranges, and the size that stands for the unbounded range
+        (None for the default); None if neither argument was given.
+    """
+    if dispatch_on is None and split_points is None:
+        return None
+    if dispatch_on is None or split_points is None:
+        raise ValueError(
+            "Both dispatch_on and split_points must be specified for range-based "
+            f"autotuning of {op}"
+        )
+    if not isinstance(dispatch_on, dict):
+        raise ValueError(
+            "dispatch_on must be a dict with 'tensor_name' and 'dim' keys, e.g., "
+            f"{{'tensor_name': 'x', 'dim': 1}}. Got: {type(dispatch_on)}"
+        )
+    unbounded = _check_dispatch_on(dispatch_on)
+    check_dispatch_tensor(op, dispatch_on["tensor_name"])
+    dim = DispatchDim(dispatch_on["tensor_name"], dispatch_on["dim"])
+    return (dim, ranges_from_split_points(split_points)), unbounded
+
+
+_DISPATCH_ON_KEYS = ("tensor_name", "dim", "range_upper_bound", "unbounded_size")
+
+
+def _check_dispatch_on(dispatch_on: dict[str, Any]) -> int | None:
+    if "tensor_name" not in dispatch_on or "dim" not in dispatch_on:
+        raise ValueError(
+            "dispatch_on must contain 'tensor_name' and 'dim' keys, e.g., "
+            f"{{'tensor_name': 'x', 'dim': 1}}. Got keys: {list(dispatch_on)}"
+        )
+    for key in dispatch_on:
+        if key not in _DISPATCH_ON_KEYS:
+            raise ValueError(
+                f"Unknown key '{key}' in dispatch_on. Known keys: "
+                f"{list(_DISPATCH_ON_KEYS)}"
+            )
+    for key, kind in (("tensor_name", str), ("dim", int)):
+        if not isinstance(dispatch_on[key], kind) or dispatch_on[key] is True:
+            raise ValueError(
+                f"dispatch_on['{key}'] must be of {kind}, got {type(dispatch_on[key])}"
+            )
+    for key in ("range_upper_bound", "unbounded_size"):
+        size = dispatch_on.get(key)
+        if size is not None and (not isinstance(size, int) or size <= 0):
+            raise ValueError(
+                f"dispatch_on['{key}'] must be a positive integer, got {size}"
+            )
+    return dispatch_on.get("range_upper_bound", dispatch_on.get("unbounded_size"))
+
+
+def check_input_gen_fns(
+    op: torch._ops.OpOverload, input_gen_fns: Any
+) -> InputGenFns:
+    """Raises ValueError or TypeError for a name that the op lacks or a non-callable."""
+    known = argument_names(op)
+    for name, generate in (input_gen_fns or {}).items():
+        if name not in known:
+            raise ValueError(
+                f"Unknown argument name '{name}' in input_gen_fns. "
+                f"Available argument names: {known}"
+            )
+        if not callable(generate):
+            raise TypeError(
+                f"input_gen_fns['{name}'] of {op} must be callable, got "
+                f"{type(generate)}"
+            )
+    return dict(input_gen_fns or {})
+
+
+def check_representative_sizes(op: torch._ops.OpOverload, sizes: Any) -> tuple[int, ...]:
+    """Raises ValueError if one is not a size."""
+    for i, size in enumerate(sizes or ()):
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise ValueError(
+                f"representative_sizes[{i}] of {op} must be an integer of at least 1, "
+                f"got {size!r}"
+            )
+    return tuple(sizes or ())
+
+
+def check_not_mutating(op: torch._ops.OpOverload) -> None:
+    """Raises ValueError if the op writes to an argument: its benchmark would too."""
+    written = [
+        argument.name
+        for argument in op._schema.arguments
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
+    if written:
+        raise ValueError(
+            f"{op} mutates {written}, and an op that writes to its arguments cannot be "
+            "tuned. Register an op that returns the new value and copy it where it is "
+            "called"
+        )

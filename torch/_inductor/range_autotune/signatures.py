@@ -1,0 +1,174 @@
+"""
+What an implementation is called with, given what the op was called with.
+
+An implementation need not repeat the op's signature: it may name its tensors otherwise,
+leave out parameters that have their default value, and take tuning parameters of its own.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any, TYPE_CHECKING
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import torch
+
+_POSITIONAL = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+)
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def implementation_name(fn: Callable[..., Any]) -> str:
+    """A name for messages and logs: functions, partials, bound methods, callable objects."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return getattr(fn, "__name__", None) or type(fn).__name__
+
+
+def argument_names(op: torch._ops.OpOverload) -> list[str]:
+    return [argument.name for argument in op._schema.arguments]
+
+
+def _parameters(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
+    try:
+        return inspect.signature(fn).parameters
+    except (TypeError, ValueError):  # builtins without a text signature
+        return None
+
+
+def check_params(
+    op: torch._ops.OpOverload,
+    impl: Callable[..., Any] | None,
+    params: Mapping[str, Any],
+) -> None:
+    """
+    Raises ValueError if a tuning parameter is one that nothing takes.
+
+    Args:
+        impl: the implementation, None for the op itself.
+    """
+    if impl is None:
+        who, known = f"op {op}", argument_names(op)
+    else:
+        parameters = _parameters(impl)
+        if parameters is None or _takes_any_keyword(parameters):
+            return
+        who = f"implementation '{implementation_name(impl)}' of {op}"
+        known = [name for name, p in parameters.items() if p.kind not in _VARIADIC]
+    unknown = [name for name in params if name not in known]
+    if unknown:
+        raise ValueError(
+            f"Unknown parameter '{unknown[0]}' in a config for {op}: {who} has no such "
+            f"parameter. Its parameters: {known}"
+        )
+
+
+def _takes_any_keyword(parameters: Mapping[str, inspect.Parameter]) -> bool:
+    return any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+
+
+def bind(
+    op: torch._ops.OpOverload,
+    impl: Callable[..., Any],
+    values: Mapping[str, Any],
+    tensor_names: frozenset[str],
+    params: Mapping[str, Any],
+) -> tuple[list[Any], dict[str, Any]]:
+    """
+    The positional and keyword arguments for one call of an implementation.
+
+    Arguments go to the parameter of their name; tensors without one go, in the op's
+    order, to the positional parameters that nothing else fills. Tuning parameters win
+    over the op's arguments.
+
+    Args:
+        values: every argument of the op by name, in the op's order, defaults included.
+        tensor_names: those of ``values`` that hold tensors or lists of tensors.
+        params: the candidate's tuning parameters.
+
+    Raises:
+        TypeError: if an argument that is not at its default has nowhere to go; names
+            both.
+    """
+    merged = {**values, **params}
+    parameters = _parameters(impl)
+    if parameters is None:
+        return _bind_uninspected(merged, tensor_names)
+    unnamed = [
+        name for name in values if name in tensor_names and name not in parameters
+    ]
+    args, kwargs, used = _fill(parameters, merged, unnamed)
+    left = {name: value for name, value in merged.items() if name not in used}
+    if _takes_any_keyword(parameters):
+        return args, {**kwargs, **left}
+    _check_left_out(op, impl, left)
+    return args, kwargs
+
+
+def _bind_uninspected(
+    merged: Mapping[str, Any], tensor_names: frozenset[str]
+) -> tuple[list[Any], dict[str, Any]]:
+    args = [value for name, value in merged.items() if name in tensor_names]
+    kwargs = {name: v for name, v in merged.items() if name not in tensor_names}
+    return args, kwargs
+
+
+def _fill(
+    parameters: Mapping[str, inspect.Parameter],
+    merged: Mapping[str, Any],
+    unnamed: list[str],
+) -> tuple[list[Any], dict[str, Any], set[str]]:
+    """Positional arguments as long as every parameter has one, keywords from then on."""
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    used: set[str] = set()
+    skipped = False
+    queue = list(unnamed)
+    for name, parameter in parameters.items():
+        if parameter.kind is inspect.Parameter.VAR_POSITIONAL and not skipped:
+            args += [merged[tensor] for tensor in queue]
+            used.update(queue)
+            queue.clear()
+        if parameter.kind in _VARIADIC:
+            continue
+        source = name
+        if name not in merged:
+            if parameter.kind not in _POSITIONAL or not queue:
+                skipped = True
+                continue
+            source = queue.pop(0)
+        used.add(source)
+        if parameter.kind in _POSITIONAL and not skipped:
+            args.append(merged[source])
+        else:
+            kwargs[name] = merged[source]
+    return args, kwargs, used
+
+
+def _check_left_out(
+    op: torch._ops.OpOverload, impl: Callable[..., Any], left: Mapping[str, Any]
+) -> None:
+    defaults = {
+        argument.name: argument.default_value
+        for argument in op._schema.arguments
+        if argument.has_default_value()
+    }
+    for name, value in left.items():
+        if name not in defaults or not _same_value(value, defaults[name]):
+            raise TypeError(
+                f"implementation '{implementation_name(impl)}' of {op} does not take the "
+                f"op's parameter '{name}', which is not at its default here"
+            )
+
+
+def _same_value(value: Any, default: Any) -> bool:
+    try:
+        return bool(value is default or value == default)
+    except Exception:  # tensors, symbolic values: anything that has no plain truth
+        return False
