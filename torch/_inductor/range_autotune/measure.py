@@ -33,8 +33,10 @@ _BUDGET_MS = 200.0
 _SAMPLE_MS = 0.3
 # A candidate this many times slower than the best so far is not sampled further.
 _HOPELESS = 4.0
-# Two medians of one kernel on a busy machine differ by this much now and then.
+# Two times of one kernel differ by this much now and then. On a machine so busy that
+# they differ by more than the limit, the lowest samples still tell something.
 NOISE = 0.03
+_NOISE_LIMIT = 0.15
 # Larger than the last-level cache of any GPU as yet.
 _CACHE_BYTES = 256 * 2**20
 
@@ -42,13 +44,13 @@ _CACHE_BYTES = 256 * 2**20
 @dataclasses.dataclass(frozen=True)
 class Timing:
     """
-    What one call of a candidate takes: the lower quartile of its samples.
+    What one call of a candidate takes: its lowest sample.
 
-    Others on the machine only ever add to a sample, so low samples tell the most.
+    Others on the machine only ever add to a sample.
 
     Args:
         ms: in milliseconds.
-        error: how far the lowest sample lies below, relative to ``ms``.
+        error: how far the lower quartile lies above, relative to ``ms``.
     """
 
     ms: float
@@ -118,7 +120,7 @@ def _worth_sampling(samples: Mapping[int, Sequence[float]]) -> list[int]:
 def _timing(times: Sequence[float]) -> Timing:
     lowest = min(times)
     quartile = statistics.quantiles(times, n=4, method="inclusive")[0]
-    return Timing(quartile, (quartile - lowest) / quartile if quartile else 0.0)
+    return Timing(lowest, (quartile - lowest) / lowest if lowest else 0.0)
 
 
 def _sampler(
@@ -240,13 +242,14 @@ def as_good_as_best(measured: RangeTimes, rules: ChoiceRules) -> dict[int, float
 
 
 def _tolerance(measured: RangeTimes, first: int, second: int) -> float:
-    """Twice the error of a comparison of two candidates, at least NOISE."""
+    """Twice the error of a comparison of two candidates, within NOISE and its limit."""
     errors = [
         math.hypot(times[first].error, times[second].error)
         for times in measured.at.values()
         if isinstance(times[first], Timing) and isinstance(times[second], Timing)
     ]
-    return max(NOISE, 2 * statistics.fmean(errors)) if errors else NOISE
+    noise = 2 * statistics.fmean(errors) if errors else 0.0
+    return min(max(noise, NOISE), _NOISE_LIMIT)
 
 
 def choose_winners(

@@ -9,15 +9,20 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, TYPE_CHECKING
 
-import torch
-
 from .configs import CustomOpConfig, CustomOpRangeConfig
 from .ranges import check_disjoint, DimRange, ranges_from_split_points
-from .signatures import argument_names, check_params, implementation_name
+from .signatures import (
+    argument_names,
+    check_params,
+    implementation_name,
+    is_tensor_argument,
+)
 
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    import torch
 
     InputGenFns = Mapping[str, Callable[[torch.Tensor], torch.Tensor]]
     ConfigGenerator = Callable[[dict[str, torch.Tensor]], Sequence[CustomOpConfig]]
@@ -252,7 +257,7 @@ def _make_table(
     ranges = sorted({sizes for _, sizes in places})
     check_disjoint(ranges)
     competing: dict[DimRange, list[int]] = {sizes: [] for sizes in ranges}
-    for (_, sizes), index in zip(places, indices):
+    for (_, sizes), index in zip(places, indices, strict=False):
         if index not in competing[sizes]:
             competing[sizes].append(index)
     rows = (Row((sizes,), tuple(who)) for sizes, who in competing.items())
@@ -273,14 +278,6 @@ def check_dispatch_tensor(op: torch._ops.OpOverload, tensor_name: str) -> None:
             f"Argument '{tensor_name}' of {op} is of type "
             f"{arguments[tensor_name].type}, not a tensor. Tensor arguments: {tensors}"
         )
-
-
-def is_tensor_argument(argument: torch._C.Argument) -> bool:
-    """Whether it holds one tensor, maybe None."""
-    kind = argument.type
-    if isinstance(kind, torch.OptionalType):
-        kind = kind.getElementType()
-    return isinstance(kind, torch.TensorType)
 
 
 def parse_split(
@@ -340,9 +337,7 @@ def _check_dispatch_on(dispatch_on: dict[str, Any]) -> int | None:
     return dispatch_on.get("range_upper_bound", dispatch_on.get("unbounded_size"))
 
 
-def check_input_gen_fns(
-    op: torch._ops.OpOverload, input_gen_fns: Any
-) -> InputGenFns:
+def check_input_gen_fns(op: torch._ops.OpOverload, input_gen_fns: Any) -> InputGenFns:
     """Raises ValueError or TypeError for a name that the op lacks or a non-callable."""
     known = argument_names(op)
     for name, generate in (input_gen_fns or {}).items():
@@ -359,7 +354,9 @@ def check_input_gen_fns(
     return dict(input_gen_fns or {})
 
 
-def check_representative_sizes(op: torch._ops.OpOverload, sizes: Any) -> tuple[int, ...]:
+def check_representative_sizes(
+    op: torch._ops.OpOverload, sizes: Any
+) -> tuple[int, ...]:
     """Raises ValueError if one is not a size."""
     for i, size in enumerate(sizes or ()):
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:

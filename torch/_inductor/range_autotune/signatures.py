@@ -11,11 +11,11 @@ import functools
 import inspect
 from typing import Any, TYPE_CHECKING
 
+import torch
+
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-    import torch
 
 _POSITIONAL = (
     inspect.Parameter.POSITIONAL_ONLY,
@@ -28,6 +28,8 @@ def implementation_name(fn: Callable[..., Any]) -> str:
     """A name for messages and logs: functions, partials, bound methods, callable objects."""
     while isinstance(fn, functools.partial):
         fn = fn.func
+    if isinstance(fn, torch._library.custom_ops.CustomOpDef):
+        return fn._name
     return getattr(fn, "__name__", None) or type(fn).__name__
 
 
@@ -35,11 +37,33 @@ def argument_names(op: torch._ops.OpOverload) -> list[str]:
     return [argument.name for argument in op._schema.arguments]
 
 
+def is_tensor_argument(argument: torch._C.Argument) -> bool:
+    """Whether it holds one tensor, maybe None."""
+    kind = argument.type
+    if isinstance(kind, torch.OptionalType):
+        kind = kind.getElementType()
+    return isinstance(kind, torch.TensorType)
+
+
 def _parameters(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
+    """None where they are unknown."""
+    if isinstance(fn, torch._library.custom_ops.CustomOpDef):
+        fn = fn._opoverload
     try:
+        if isinstance(fn, torch._ops.OpOverload):
+            return {a.name: _schema_parameter(a) for a in fn._schema.arguments}
         return inspect.signature(fn).parameters
     except (TypeError, ValueError):  # builtins without a text signature
         return None
+
+
+def _schema_parameter(argument: torch._C.Argument) -> inspect.Parameter:
+    kind = inspect.Parameter
+    return inspect.Parameter(
+        argument.name,
+        kind.KEYWORD_ONLY if argument.kwarg_only else kind.POSITIONAL_OR_KEYWORD,
+        default=argument.default_value if argument.has_default_value() else kind.empty,
+    )
 
 
 def check_params(
@@ -60,13 +84,17 @@ def check_params(
         if parameters is None or _takes_any_keyword(parameters):
             return
         who = f"implementation '{implementation_name(impl)}' of {op}"
-        known = [name for name, p in parameters.items() if p.kind not in _VARIADIC]
+        known = _named(parameters)
     unknown = [name for name in params if name not in known]
     if unknown:
         raise ValueError(
             f"Unknown parameter '{unknown[0]}' in a config for {op}: {who} has no such "
             f"parameter. Its parameters: {known}"
         )
+
+
+def _named(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
+    return [name for name, p in parameters.items() if p.kind not in _VARIADIC]
 
 
 def _takes_any_keyword(parameters: Mapping[str, inspect.Parameter]) -> bool:
@@ -83,9 +111,9 @@ def bind(
     """
     The positional and keyword arguments for one call of an implementation.
 
-    Arguments go to the parameter of their name; tensors without one go, in the op's
-    order, to the positional parameters that nothing else fills. Tuning parameters win
-    over the op's arguments.
+    Arguments go to the parameter of their name; tensors without one, and Nones in place
+    of tensors, go in the op's order to the positional parameters that nothing else fills
+    and that have no default but None. Tuning parameters win over the op's arguments.
 
     Args:
         values: every argument of the op by name, in the op's order, defaults included.
@@ -100,8 +128,13 @@ def bind(
     parameters = _parameters(impl)
     if parameters is None:
         return _bind_uninspected(merged, tensor_names)
+    maybe_none = {a.name for a in op._schema.arguments if is_tensor_argument(a)}
+    named = _named(parameters)
     unnamed = [
-        name for name in values if name in tensor_names and name not in parameters
+        name
+        for name, value in values.items()
+        if name not in named
+        and (name in tensor_names or (value is None and name in maybe_none))
     ]
     args, kwargs, used = _fill(parameters, merged, unnamed)
     left = {name: value for name, value in merged.items() if name not in used}
@@ -115,7 +148,11 @@ def _bind_uninspected(
     merged: Mapping[str, Any], tensor_names: frozenset[str]
 ) -> tuple[list[Any], dict[str, Any]]:
     args = [value for name, value in merged.items() if name in tensor_names]
-    kwargs = {name: v for name, v in merged.items() if name not in tensor_names}
+    kwargs = {
+        name: value
+        for name, value in merged.items()
+        if name not in tensor_names and value is not None
+    }
     return args, kwargs
 
 
@@ -128,27 +165,38 @@ def _fill(
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
     used: set[str] = set()
-    skipped = False
+    positional = True
     queue = list(unnamed)
     for name, parameter in parameters.items():
-        if parameter.kind is inspect.Parameter.VAR_POSITIONAL and not skipped:
-            args += [merged[tensor] for tensor in queue]
+        if parameter.kind is inspect.Parameter.VAR_POSITIONAL and positional:
+            args += [merged[tensor] for tensor in queue if merged[tensor] is not None]
             used.update(queue)
             queue.clear()
         if parameter.kind in _VARIADIC:
             continue
+        positional = positional and parameter.kind in _POSITIONAL
         source = name
-        if name not in merged:
-            if parameter.kind not in _POSITIONAL or not queue:
-                skipped = True
-                continue
+        if name not in merged and queue and _takes_unnamed(parameter):
             source = queue.pop(0)
-        used.add(source)
-        if parameter.kind in _POSITIONAL and not skipped:
-            args.append(merged[source])
+        if source in merged:
+            used.add(source)
+            value = merged[source]
+        elif positional and parameter.default is not inspect.Parameter.empty:
+            value = parameter.default
         else:
-            kwargs[name] = merged[source]
+            positional = False
+            continue
+        if positional:
+            args.append(value)
+        else:
+            kwargs[name] = value
     return args, kwargs, used
+
+
+def _takes_unnamed(parameter: inspect.Parameter) -> bool:
+    return parameter.kind in _POSITIONAL and (
+        parameter.default is None or parameter.default is inspect.Parameter.empty
+    )
 
 
 def _check_left_out(

@@ -1,0 +1,908 @@
+# Owner(s): ["module: inductor"]
+"""
+Autotuned custom ops, compiled and run.
+
+Implementations here return different values on purpose, so that a result tells which one
+ran, and times are made up where a test needs a certain winner.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import math
+import re
+from typing import Any, TYPE_CHECKING
+from unittest import mock
+
+import torch
+from torch._dynamo.utils import counters
+from torch._inductor import config
+from torch._inductor.kernel.custom_op import (
+    autotune_custom_op,
+    CustomOpConfig,
+    CustomOpRangeConfig,
+    register_custom_op_autotuning,
+)
+from torch._inductor.lowering import user_lowerings
+from torch._inductor.range_autotune import lowering
+from torch._inductor.range_autotune.measure import Timing
+from torch._inductor.test_case import run_tests, TestCase
+from torch._inductor.utils import run_and_get_code
+from torch.testing import FileCheck
+from torch.testing._internal.common_utils import (
+    instantiate_parametrized_tests,
+    parametrize,
+)
+from torch.testing._internal.inductor_utils import GPU_TYPE, HAS_GPU
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch import Tensor
+
+DEVICE = GPU_TYPE if HAS_GPU else "cpu"
+RANGES = [(0, 512), (512, 2048), (2048, math.inf)]
+# Both sides of each boundary.
+SIZES = (128, 2, 511, 512, 2047, 2048, 3000)
+
+_numbers = itertools.count()
+
+
+def define_op(fn: Callable[..., Any], fake: Callable[..., Any]) -> Any:
+    op = torch.library.custom_op(f"autotuned::op{next(_numbers)}", mutates_args=())(fn)
+    op.register_fake(fake)
+    return op
+
+
+def plus(marker: int) -> Callable[[Tensor], Tensor]:
+    """An implementation that can be told from others by its result."""
+
+    def impl(x: Tensor) -> Tensor:
+        return x + marker
+
+    impl.__name__ = f"plus_{marker}"
+    return impl
+
+
+def identity_op() -> Any:
+    """An op whose own result is its argument plus 0."""
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    return define_op(fn, torch.empty_like)
+
+
+def ramp(*shape: int) -> Tensor:
+    return torch.arange(math.prod(shape), dtype=torch.float32, device=DEVICE).view(shape)
+
+
+@contextlib.contextmanager
+def made_up_times(ms: Callable[[int, int], float], dim: int = 0) -> Iterator[list[int]]:
+    """
+    Replaces timing: candidates are run once, and take ``ms(size, index)``.
+
+    Yields:
+        The sizes measured at, filled while the block runs.
+    """
+    sizes: list[int] = []
+
+    def time_candidates(runners: Any, *_: Any) -> Any:
+        times = {}
+        for index, run in runners.items():
+            size = run()[0].shape[dim]
+            times[index] = Timing(ms(size, index))
+        sizes.append(size)
+        return times
+
+    with mock.patch.object(lowering, "time_candidates", time_candidates):
+        yield sizes
+
+
+def best_by_range(size: int, index: int) -> float:
+    """Candidate i is the best in range i, the op itself nowhere."""
+    place = next(i for i, (start, end) in enumerate(RANGES) if start <= size < end)
+    return 1.0 if index == place else 2.0
+
+
+def compile_at(fn: Callable[..., Any], *args: Any, dims: Any = ((0, 0),)) -> Any:
+    """Compiled for all sizes of the given (argument, dimension) pairs."""
+    for index, dim in dims:
+        torch._dynamo.mark_dynamic(args[index], dim)
+    compiled = torch.compile(fn)
+    compiled(*args)
+    return compiled
+
+
+no_recompile = torch._dynamo.config.patch(error_on_recompile=True)
+
+
+class AutotuneTestCase(TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        torch._dynamo.reset()
+        counters.clear()
+        registered = dict(user_lowerings)
+        self.addCleanup(lambda: (user_lowerings.clear(), user_lowerings.update(registered)))
+
+    def assert_markers(
+        self, compiled: Any, markers: dict[int, int], make: Any = lambda n: ramp(n, 4)
+    ) -> None:
+        """Each size runs the implementation with its marker, without compiling again."""
+        with no_recompile:
+            for size, marker in markers.items():
+                x = make(size)
+                self.assertEqual(compiled(x), x + marker, msg=f"at size {size}")
+
+    def assert_like_eager(self, fn: Any, compiled: Any, make: Any) -> None:
+        with no_recompile:
+            for size in SIZES:
+                args = make(size)
+                self.assertEqual(compiled(*args), fn(*args), msg=f"at size {size}")
+
+
+class TestRanges(AutotuneTestCase):
+    def test_each_size_runs_the_winner_of_its_range(self):
+        op = identity_op()
+        register_custom_op_autotuning(
+            op,
+            configs=[CustomOpRangeConfig("x", 0, RANGES, [plus(1), plus(2), plus(3)])],
+            name="dynamic_op_autotuned",
+        )
+        with (
+            made_up_times(best_by_range) as sizes,
+            self.assertLogs("torch._inductor.kernel.custom_op", logging.INFO) as logs,
+        ):
+            compiled = compile_at(op, ramp(128, 4))
+        self.assertEqual(sizes, [2, 257, 511, 512, 1280, 2047, 2048, 4096])
+        self.assert_markers(
+            compiled, {2: 1, 511: 1, 512: 2, 2047: 2, 2048: 3, 100_000: 3}
+        )
+        self.assertExpectedInline(
+            "\n".join(record.getMessage() for record in logs.records),
+            """\
+=== Range-based Autotuning for dynamic_op_autotuned ===
+Dispatch dimension: x[0]
+Range [0, 512): Selected implementation 'plus_1' after benchmarking 4 candidates
+Range [512, 2048): Selected implementation 'plus_2' after benchmarking 4 candidates
+Range [2048, inf): Selected implementation 'plus_3' after benchmarking 4 candidates
+=== Range-based Autotuning Summary for dynamic_op_autotuned ===
+  Range [0, 512): plus_1
+  Range [512, 2048): plus_2
+  Range [2048, inf): plus_3
+=== Different ranges selected different implementations ===
+Generating torch.cond dispatch for x[0] with 3 ranges
+Successfully generated torch.cond dispatch tree with 2 conditional branches""",
+        )
+
+    @parametrize("form", ("fields", "range_config", "split_points"))
+    def test_forms_of_registration(self, form):
+        op = identity_op()
+        if form == "fields":
+            arguments = {
+                "configs": [
+                    CustomOpConfig(plus(i), tensor_name="x", dim_index=0, dim_range=sizes)
+                    for i, sizes in enumerate(RANGES, 1)
+                ]
+            }
+        elif form == "range_config":
+            configs = [CustomOpRangeConfig("x", -2, RANGES, [plus(1), plus(2), plus(3)])]
+            arguments = {"configs": configs}
+        else:
+            arguments = {
+                "configs": [CustomOpConfig(plus(i)) for i in (1, 2, 3)],
+                "dispatch_on": {"tensor_name": "x", "dim": 0},
+                "split_points": [511, 2047],
+            }
+        register_custom_op_autotuning(op, **arguments)
+        with made_up_times(best_by_range):
+            compiled = compile_at(op, ramp(128, 4))
+        self.assert_markers(compiled, {2: 1, 511: 1, 512: 2, 2047: 2, 2048: 3})
+
+    def test_one_winner_is_inlined_and_fused(self):
+        op = identity_op()
+        register_custom_op_autotuning(
+            op, configs=[CustomOpRangeConfig("x", 0, RANGES, [plus(1), plus(2)])]
+        )
+
+        def fn(x):
+            return torch.sigmoid(op(x * 2)) * 3
+
+        x = ramp(128, 4)
+        torch._dynamo.mark_dynamic(x, 0)
+        with made_up_times(lambda size, index: 1.0 if index == 1 else 2.0):
+            result, codes = run_and_get_code(torch.compile(fn), x)
+        self.assertEqual(result, torch.sigmoid(x * 2 + 2) * 3)
+        kernels = "async_compile.triton(" if HAS_GPU else "async_compile.cpp_pybinding("
+        FileCheck().check_count(kernels, 1, exactly=True).check_not("if s").run(codes[-1])
+
+    def test_tree_is_balanced(self):
+        op = identity_op()
+        ranges = [(i * 10, i * 10 + 10) for i in range(8)]
+        impls = [plus(i) for i in range(1, 9)]
+        register_custom_op_autotuning(
+            op, configs=[CustomOpRangeConfig("x", 0, ranges, impls)]
+        )
+        x = ramp(15, 4)
+        torch._dynamo.mark_dynamic(x, 0, min=2, max=79)
+        compiled = torch.compile(op)
+        with made_up_times(lambda size, index: 1.0 if index == size // 10 else 2.0):
+            _, codes = run_and_get_code(compiled, x)
+        self.assert_markers(
+            compiled,
+            {n: n // 10 + 1 for i in range(8) for n in (max(10 * i, 2), 10 * i + 9)},
+        )
+        bounds = [
+            line.split("<")[1].strip(" :")
+            for line in codes[-1].splitlines()
+            if line.strip().startswith("if s")
+        ]
+        self.assertEqual(sorted(bounds, key=int), [str(10 * i) for i in range(1, 8)])
+        self.assertIn("40", bounds[-1:] + bounds[:1])
+
+    def test_gaps_run_the_op_itself(self):
+        op = identity_op()
+        register_custom_op_autotuning(
+            op, configs=[CustomOpRangeConfig("x", 0, [(10, 20), (30, 40)], [plus(1)])]
+        )
+        with made_up_times(lambda size, index: 1.0 if index == 0 else 2.0):
+            compiled = compile_at(op, ramp(15, 4))
+        self.assert_markers(
+            compiled, {2: 0, 9: 0, 10: 1, 19: 1, 20: 0, 29: 0, 30: 1, 39: 1, 40: 0}
+        )
+
+    def test_static_size_measures_its_range_only(self):
+        op = identity_op()
+        register_custom_op_autotuning(
+            op, configs=[CustomOpRangeConfig("x", 0, RANGES, [plus(1), plus(2)])]
+        )
+        with made_up_times(best_by_range) as sizes:
+            result, codes = run_and_get_code(torch.compile(op, dynamic=False), ramp(600, 4))
+        self.assertEqual(result, ramp(600, 4) + 2)
+        self.assertEqual(sizes, [600])
+        FileCheck().check_not("size_branch").run(codes[-1])
+
+    def test_bounds_prune_ranges(self):
+        op = identity_op()
+        register_custom_op_autotuning(
+            op, configs=[CustomOpRangeConfig("x", 0, RANGES, [plus(1), plus(2), plus(3)])]
+        )
+        x = ramp(600, 4)
+        torch._dynamo.mark_dynamic(x, 0, min=500, max=1000)
+        with made_up_times(best_by_range) as sizes:
+            compiled = torch.compile(op)
+            compiled(x)
+        self.assertEqual(sizes, [500, 506, 511, 512, 756, 1000])
+        self.assert_markers(compiled, {500: 1, 511: 1, 512: 2, 1000: 2})
+
+    def test_representative_sizes_of_the_user(self):
+        op = identity_op()
+        register_custom_op_autotuning(
+            op,
+            configs=[CustomOpRangeConfig("x", 0, RANGES, [plus(1)])],
+            representative_sizes=[16, 5000, 64],
+        )
+        with made_up_times(lambda size, index: 1.0) as sizes:
+            compile_at(op, ramp(128, 4))
+        self.assertEqual(sizes, [16, 64, 512, 1280, 2047, 5000])
+
+    def test_dispatch_reads_the_named_tensor(self):
+        def fn(weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+            return x * weight
+
+        op = define_op(fn, lambda weight, x: torch.empty_like(x))
+        impls = [lambda weight, x, k=k: x * weight + k for k in (1, 2, 3)]
+        register_custom_op_autotuning(
+            op, configs=[CustomOpRangeConfig("x", 1, RANGES, impls)]
+        )
+        weight = torch.ones(4, device=DEVICE)
+        with made_up_times(best_by_range, dim=1):
+            compiled = compile_at(op, weight, ramp(2, 128, 4), dims=[(1, 1)])
+        self.assert_markers(
+            lambda x: compiled(weight, x),
+            {2: 1, 511: 1, 512: 2, 2047: 2, 2048: 3},
+            make=lambda n: ramp(2, n, 4),
+        )
+
+    def test_dimension_out_of_range(self):
+        op = identity_op()
+        register_custom_op_autotuning(
+            op, configs=[CustomOpRangeConfig("x", 5, RANGES, [plus(1)])]
+        )
+        message = (
+            r"Dimension index 5 out of range for tensor 'x' with shape \[2, 128, 512\]"
+        )
+        with self.assertRaisesRegex(Exception, message):
+            torch.compile(op)(ramp(2, 128, 512))
+
+    def test_one_trace_and_one_compilation_a_candidate(self):
+        op = identity_op()
+        register_custom_op_autotuning(
+            op, configs=[CustomOpRangeConfig("x", 0, RANGES, [plus(1), plus(2)])]
+        )
+        with made_up_times(best_by_range):
+            compile_at(op, ramp(128, 4))
+        self.assertEqual(counters["inductor"]["custom_op_candidate_traces"], 3)
+        self.assertEqual(counters["inductor"]["subgraph_benchmark_compiles"], 3)
+
+    def test_call_sites_choose_for_themselves(self):
+        op = identity_op()
+        register_custom_op_autotuning(
+            op, configs=[CustomOpRangeConfig("x", 0, RANGES, [plus(1), plus(2), plus(3)])]
+        )
+
+        def fn(x, y):
+            return op(x), op(y)
+
+        x, y = ramp(128, 4), ramp(700, 8)
+        with made_up_times(best_by_range):
+            compiled = compile_at(fn, x, y, dims=[(0, 0), (1, 0)])
+        with no_recompile:
+            for (m, first), (n, second) in itertools.product(
+                {5: 1, 512: 2, 2048: 3}.items(), repeat=2
+            ):
+                x, y = ramp(m, 4), ramp(n, 8)
+                self.assertEqual(compiled(x, y), (x + first, y + second))
+
+    def test_each_branch_is_lowered_under_its_own_config(self):
+        op = identity_op()
+        seen = {}
+
+        def spy(marker):
+            def impl(x):
+                return x + marker
+
+            return impl
+
+        register_custom_op_autotuning(
+            op,
+            configs=[
+                CustomOpRangeConfig(
+                    "x",
+                    0,
+                    RANGES[:2],
+                    [
+                        CustomOpConfig(spy(1), config_patches={"realize_reads_threshold": 7}),
+                        CustomOpConfig(spy(2), config_patches={"realize_reads_threshold": 9}),
+                    ],
+                )
+            ],
+        )
+        real_run = torch._inductor.graph.SubgraphLowering.run
+
+        def run(graph, *args):
+            seen[graph.name] = config.realize_reads_threshold
+            return real_run(graph, *args)
+
+        with (
+            made_up_times(best_by_range),
+            mock.patch.object(torch._inductor.graph.SubgraphLowering, "run", run),
+        ):
+            compile_at(op, ramp(128, 4))
+        self.assertEqual({7, 9} & set(seen.values()), {7, 9})
+
+
+instantiate_parametrized_tests(TestRanges)
+
+
+class TestSizes(AutotuneTestCase):
+    """Benchmark inputs follow the model's own expressions; results are right."""
+
+    def check(self, fn, make, dims=((0, 0),)):
+        """Compiles under real times with a branch for each range."""
+        with config.patch("test_configs.force_no_impl_grouping", True):
+            compiled = compile_at(fn, *make(128), dims=dims)
+        self.assertEqual(counters["inductor"]["custom_op_candidates_left_out"], 0)
+        self.assert_like_eager(fn, compiled, make)
+
+    def doubling_op(self, dim=0):
+        def fn(x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+        op = define_op(fn, torch.empty_like)
+        impls = [lambda x: x + x, lambda x: (2 * x).contiguous()]
+        register_custom_op_autotuning(
+            op, configs=[CustomOpRangeConfig("x", dim, RANGES, impls)]
+        )
+        return op
+
+    def test_shared_size(self):
+        def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return x + y
+
+        def fake(x, y):
+            torch._check(x.shape == y.shape)
+            return torch.empty_like(x)
+
+        op = define_op(fn, fake)
+        register_custom_op_autotuning(
+            op,
+            configs=[
+                CustomOpRangeConfig(
+                    "x", 1, RANGES, [lambda x, y: x + y, lambda x, y: y + x]
+                )
+            ],
+        )
+        self.check(
+            lambda x, y: op(x, y).relu(),
+            lambda n: (ramp(2, n, 4), ramp(2, n, 4)),
+            dims=((0, 1), (1, 1)),
+        )
+
+    def test_expressions(self):
+        op = self.doubling_op()
+        self.check(lambda x: op(torch.cat([x, x])) + 1, lambda n: (ramp(n, 4),))
+
+    def test_sum_of_sizes(self):
+        op = self.doubling_op()
+        padded = torch.nn.functional.pad
+        self.check(lambda x: op(padded(x, (0, 0, 0, 5))) + 1, lambda n: (ramp(n, 4),))
+
+    def test_views(self):
+        op = self.doubling_op()
+
+        def fn(x):
+            transposed = op(x.transpose(1, 2))
+            strided = op(x[:, :, ::2])
+            expanded = op(x[:, :1].expand(-1, 3, -1))
+            return transposed, strided, expanded
+
+        self.check(fn, lambda n: (ramp(n, 3, 4),))
+
+    def test_integer_tensors(self):
+        def fn(index: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+            return table[index]
+
+        op = define_op(
+            fn, lambda index, table: table.new_empty(index.shape[0], table.shape[1])
+        )
+        impls = [
+            lambda index, table: table[index],
+            lambda index, table: torch.index_select(table, 0, index),
+        ]
+        register_custom_op_autotuning(
+            op, configs=[CustomOpRangeConfig("index", 0, RANGES, impls)]
+        )
+        table = ramp(10, 4)
+        self.check(op, lambda n: (torch.arange(n, device=DEVICE) % 10, table))
+
+    def test_symbolic_integer_argument(self):
+        def fn(x: torch.Tensor, k: int) -> torch.Tensor:
+            return x * k
+
+        op = define_op(fn, lambda x, k: torch.empty_like(x))
+        impls = [lambda x, k: x * k, lambda x, k: k * x]
+        register_custom_op_autotuning(
+            op, configs=[CustomOpRangeConfig("x", 0, RANGES, impls)]
+        )
+        self.check(lambda x: op(x, 2 * x.shape[0]), lambda n: (ramp(n, 4),))
+
+    @torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)
+    def test_data_dependent_size(self):
+        op = self.doubling_op()
+        self.check(lambda x: op(x[x[:, 0] > 7]), lambda n: (ramp(n, 4),))
+
+    def test_input_generator_gets_the_size_of_the_range(self):
+        op = identity_op()
+        shapes = []
+
+        def generate(fake):
+            shapes.append(tuple(fake.shape))
+            return torch.randn_like(fake)
+
+        register_custom_op_autotuning(
+            op,
+            configs=[CustomOpRangeConfig("x", 0, RANGES[:1], [plus(1)])],
+            input_gen_fns={"x": generate},
+        )
+        with made_up_times(lambda size, index: 1.0):
+            compile_at(op, ramp(128, 4))
+        self.assertEqual(shapes, [(2, 4), (256 + 1, 4), (511, 4)])
+
+
+class TestOps(AutotuneTestCase):
+    """Ops as they come."""
+
+    def check(self, fn, make, dims=((0, 0),), left_out=0):
+        with config.patch("test_configs.force_no_impl_grouping", True):
+            compiled = compile_at(fn, *make(128), dims=dims)
+        self.assertEqual(
+            counters["inductor"]["custom_op_candidates_left_out"], left_out
+        )
+        self.assert_like_eager(fn, compiled, make)
+
+    def test_several_outputs(self):
+        def fn(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return x * 2, x.argmax(-1)
+
+        op = define_op(
+            fn, lambda x: (torch.empty_like(x), x.new_empty(x.shape[0], dtype=torch.long))
+        )
+        impls = [lambda x: (x + x, x.argmax(-1)), lambda x: [x * 2, x.max(-1).indices]]
+        register_custom_op_autotuning(
+            op, configs=[CustomOpRangeConfig("x", 0, RANGES, impls)]
+        )
+        self.check(lambda x: op(x), lambda n: (ramp(n, 4),))
+
+    def test_lists_optionals_and_keywords(self):
+        def fn(
+            xs: list[torch.Tensor],
+            scale: float = 2.0,
+            bias: torch.Tensor | None = None,
+            *,
+            mode: str = "sum",
+        ) -> torch.Tensor:
+            result = (xs[0] + xs[1]) * scale
+            return result if bias is None else result + bias
+
+        op = define_op(fn, lambda xs, scale=2.0, bias=None, *, mode="": xs[0].clone())
+
+        def other(xs, scale=2.0, bias=None):
+            result = xs[0] * scale + xs[1] * scale
+            return result if bias is None else bias + result
+
+        register_custom_op_autotuning(op, configs=[CustomOpConfig(other)])
+        self.check(
+            lambda x: op([x, x + 1]) + op([x, x], 3.0) + op([x, x], bias=x),
+            lambda n: (ramp(n, 4),),
+        )
+
+    def test_overload_of_aten(self):
+        mm = torch.ops.aten.mm.default
+
+        def by_product(left, right):
+            return (left[:, :, None] * right).sum(1)
+
+        register_custom_op_autotuning(
+            mm,
+            configs=[
+                CustomOpRangeConfig(
+                    "self", 0, RANGES, [by_product, lambda self, mat2: self @ mat2]
+                )
+            ],
+        )
+        right = torch.eye(4, device=DEVICE)
+        self.check(lambda x: torch.relu(x @ right), lambda n: (ramp(n, 4),))
+
+    def test_training(self):
+        def fn(x: torch.Tensor) -> torch.Tensor:
+            return x * 3
+
+        op = define_op(fn, torch.empty_like)
+        op.register_autograd(lambda ctx, grad: op(grad))
+        register_custom_op_autotuning(
+            op,
+            configs=[
+                CustomOpRangeConfig("x", 0, RANGES, [lambda x: 3 * x, lambda x: x * 3])
+            ],
+        )
+        with config.patch("test_configs.force_no_impl_grouping", True):
+            compiled = torch.compile(lambda x: op(x).sin())
+            for i, size in enumerate(SIZES):
+                x = ramp(size, 4).requires_grad_()
+                if i == 0:
+                    torch._dynamo.mark_dynamic(x, 0)
+                with torch._dynamo.config.patch(error_on_recompile=i > 0):
+                    compiled(x).backward(torch.ones_like(x))
+                self.assertEqual(x.grad, 3 * torch.cos(3 * x.detach()))
+
+    def test_inside_control_flow(self):
+        op = TestSizes.doubling_op(self)
+
+        def fn(x, flag):
+            return torch.cond(flag, lambda x: op(x) + 1, lambda x: op(x) - 1, (x,))
+
+        self.check(
+            fn, lambda n: (ramp(n, 4), torch.tensor(n % 2 == 0, device=DEVICE))
+        )
+
+    def test_cpp_wrapper(self):
+        op = TestSizes.doubling_op(self)
+        with config.patch(cpp_wrapper=True):
+            self.check(lambda x: op(op(x) + 1), lambda n: (ramp(n, 4),))
+
+    def test_ahead_of_time(self):
+        op = TestSizes.doubling_op(self)
+
+        class Model(torch.nn.Module):
+            def forward(self, x):
+                return op(x) + 1
+
+        size = torch.export.Dim("size", min=2, max=100_000)
+        exported = torch.export.export(
+            Model(), (ramp(128, 4),), dynamic_shapes=({0: size},)
+        )
+        with config.patch("test_configs.force_no_impl_grouping", True):
+            package = torch._inductor.aoti_compile_and_package(exported)
+        loaded = torch._inductor.aoti_load_package(package)
+        for n in SIZES:
+            self.assertEqual(loaded(ramp(n, 4)), ramp(n, 4) * 2 + 1)
+
+
+class TestFailingCandidates(AutotuneTestCase):
+    """A bad candidate costs itself and one warning."""
+
+    def reason(self, bad, make=lambda: ramp(128, 4)):
+        """The warning for a candidate beside a good one; checks the model's result."""
+        op = identity_op()
+        register_custom_op_autotuning(
+            op,
+            configs=[CustomOpRangeConfig("x", 0, RANGES, [bad, lambda x: 1 * x])],
+            name="op",
+        )
+        with self.assertLogs("torch._inductor.kernel.custom_op", logging.WARNING) as log:
+            compiled = compile_at(op, make())
+        self.assert_like_eager(lambda x: x.clone(), compiled, lambda n: (ramp(n, 4),))
+        (record,) = log.records
+        return record.getMessage()
+
+    def test_raises(self):
+        def bad(x):
+            raise RuntimeError("no such kernel\non this machine")
+
+        self.assertExpectedInline(
+            self.reason(bad),
+            """op: candidate 'bad' is left out: RuntimeError: no such kernel""",
+        )
+
+    def test_guards_on_a_size(self):
+        def bad(x):
+            return x.clone() if x.shape[0] < 1000 else x + 0
+
+        self.assertExpectedInline(
+            re.sub(r"s\d+", "s0", self.reason(bad)),
+            """op: candidate 'bad' is left out: it guards on a size, s0 < 1000 == True. If that always holds, say so with torch._check in the op's fake kernel""",  # noqa: B950
+        )
+        self.assertEqual(counters["inductor"]["custom_op_decomp_guard_skips"], 1)
+
+    def test_depends_on_data(self):
+        def bad(x):
+            return x.clone() if x.sum() > 0 else x + 0
+
+        self.assertIn("op: candidate 'bad' is left out: ", self.reason(bad))
+
+    def test_other_shape(self):
+        def bad(x):
+            return x[:, :2].clone()
+
+        self.assertRegex(
+            self.reason(bad), r"output 0 has shape \[s\d+, 2\], the op's has \[s\d+, 4\]$"
+        )
+
+    def test_other_dtype(self):
+        def bad(x):
+            return x.double()
+
+        self.assertExpectedInline(
+            self.reason(bad),
+            """op: candidate 'bad' is left out: output 0 has dtype torch.float64, the op's has torch.float32""",  # noqa: B950
+        )
+
+    def test_other_number_of_outputs(self):
+        def bad(x):
+            return x.clone(), x + 1
+
+        self.assertExpectedInline(
+            self.reason(bad),
+            """op: candidate 'bad' is left out: it returns 2 outputs, the op 1""",
+        )
+
+    def test_aliases_an_input(self):
+        def bad(x):
+            return x.view(-1).view(x.shape)
+
+        self.assertExpectedInline(
+            self.reason(bad),
+            """op: candidate 'bad' is left out: output 0 shares memory with an input""",
+        )
+
+    def test_writes_to_an_input(self):
+        def bad(x):
+            x.add_(1)
+            return x + 0
+
+        self.assertExpectedInline(
+            self.reason(bad),
+            """op: candidate 'bad' is left out: it writes to an argument with aten.copy_.default""",  # noqa: B950
+        )
+
+    def test_fails_to_run(self):
+        def fails(x: torch.Tensor) -> torch.Tensor:
+            if x.shape[0] > 1000:
+                raise RuntimeError("too large")
+            return x.clone()
+
+        inner = define_op(fails, torch.empty_like)
+
+        def bad(x):
+            return inner(x)
+
+        self.assertExpectedInline(
+            self.reason(bad),
+            """op: candidate 'bad' is left out in range [512, 2048): it does not run: RuntimeError: too large""",  # noqa: B950
+        )
+
+    def test_other_strides_are_no_failure(self):
+        op = identity_op()
+
+        def transposed(x):
+            return x.t().contiguous().t()
+
+        register_custom_op_autotuning(
+            op, configs=[CustomOpRangeConfig("x", 0, RANGES, [transposed, plus(2)])]
+        )
+        with made_up_times(best_by_range):
+            compiled = compile_at(op, ramp(128, 4))
+        self.assertEqual(counters["inductor"]["custom_op_candidates_left_out"], 0)
+        with no_recompile:
+            for n, marker in ((5, 0), (600, 2)):
+                result = compiled(ramp(n, 4))
+                self.assertEqual(result, ramp(n, 4) + marker)
+                self.assertEqual(result.stride(), (4, 1))
+
+    def test_writes_to_its_own_tensor_are_no_failure(self):
+        op = identity_op()
+
+        def by_parts(x):
+            result = torch.empty_like(x)
+            result[:, :2] = x[:, :2] + 5
+            result[:, 2:] = x[:, 2:] + 5
+            return result
+
+        register_custom_op_autotuning(
+            op, configs=[CustomOpConfig(by_parts)], include_fallback=False
+        )
+        compiled = compile_at(op, ramp(128, 4))
+        self.assert_markers(compiled, {3: 5, 1000: 5})
+
+    def test_outputs_that_share_memory_are_no_failure(self):
+        def fn(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return x[:, :2] * 2, x[:, 2:] * 2
+
+        def fake(x):
+            return x.new_empty(x.shape[0], 2), x.new_empty(x.shape[0], 2)
+
+        op = define_op(fn, fake)
+        register_custom_op_autotuning(
+            op,
+            configs=[CustomOpRangeConfig("x", 0, RANGES[1:], [lambda x: (x * 2).chunk(2, 1)])],
+            include_fallback=False,
+        )
+        compiled = compile_at(lambda x: op(x), ramp(128, 4))
+        self.assertEqual(counters["inductor"]["custom_op_candidates_left_out"], 0)
+        self.assert_like_eager(lambda x: op(x), compiled, lambda n: (ramp(n, 4),))
+
+    def test_no_candidate_left(self):
+        def bad(x):
+            raise NotImplementedError
+
+        op = identity_op()
+        register_custom_op_autotuning(
+            op,
+            configs=[CustomOpRangeConfig("x", 0, RANGES, [bad])],
+            include_fallback=False,
+        )
+        compiled = compile_at(op, ramp(128, 4))
+        self.assert_markers(compiled, {5: 0, 600: 0})
+
+
+class TestPlainRegistration(AutotuneTestCase):
+    """Without ranges: as in the base."""
+
+    def test_tuning_parameters_take_precedence(self):
+        def fn(x: torch.Tensor, k: int = 4) -> torch.Tensor:
+            return x + k
+
+        op = define_op(fn, lambda x, k=4: torch.empty_like(x))
+        register_custom_op_autotuning(
+            op, configs=[CustomOpConfig(k=1), CustomOpConfig(k=2), CustomOpConfig(k=3)]
+        )
+        with made_up_times(lambda size, index: 1.0 if index == 1 else 2.0):
+            compiled = compile_at(lambda x: op(x, 7), ramp(128, 4))
+        self.assert_markers(compiled, {128: 2, 600: 2})
+
+    def test_config_generator(self):
+        op = identity_op()
+        seen = []
+
+        def generate(tensors):
+            seen.append({name: tuple(t.shape[1:]) for name, t in tensors.items()})
+            return [CustomOpConfig(plus(k)) for k in range(1, tensors["x"].shape[1])]
+
+        register_custom_op_autotuning(op, config_generator=generate)
+        with made_up_times(lambda size, index: 1.0 if index == 2 else 2.0):
+            compiled = compile_at(op, ramp(128, 4))
+        self.assertEqual(seen, [{"x": (4,)}])
+        self.assert_markers(compiled, {128: 3, 600: 3})
+
+    def test_config_generator_with_ranges(self):
+        op = identity_op()
+        register_custom_op_autotuning(
+            op,
+            config_generator=lambda tensors: [CustomOpConfig(plus(i)) for i in (1, 2)],
+            dispatch_on={"tensor_name": "x", "dim": 0},
+            split_points=[511],
+        )
+        with made_up_times(best_by_range):
+            compiled = compile_at(op, ramp(128, 4))
+        self.assert_markers(compiled, {511: 1, 512: 2})
+
+    def test_config_generator_without_configs(self):
+        op = identity_op()
+        register_custom_op_autotuning(op, config_generator=lambda tensors: [])
+        self.assert_markers(compile_at(op, ramp(128, 4)), {128: 0, 600: 0})
+
+    @parametrize("threshold,marker", ((1.0, 1), (1.4, 1), (1.6, 0)))
+    def test_min_speedup_threshold(self, threshold, marker):
+        op = identity_op()
+        register_custom_op_autotuning(
+            op, configs=[CustomOpConfig(plus(1))], min_speedup_threshold=threshold
+        )
+        with made_up_times(lambda size, index: 1.5 if index < 0 else 1.0):
+            compiled = compile_at(op, ramp(128, 4))
+        self.assert_markers(compiled, {128: marker})
+
+    @parametrize("force,marker", ((None, 0), (True, 1), (False, 0)))
+    def test_forced_choice(self, force, marker):
+        op = identity_op()
+        register_custom_op_autotuning(op, configs=[CustomOpConfig(plus(1))])
+        with (
+            config.patch({"test_configs.force_custom_op_decomposition": force}),
+            made_up_times(lambda size, index: 1.0 if index < 0 else 5.0),
+        ):
+            compiled = compile_at(op, ramp(128, 4))
+        self.assert_markers(compiled, {128: marker})
+
+    def test_include_fallback(self):
+        op = identity_op()
+        register_custom_op_autotuning(
+            op, configs=[CustomOpConfig(plus(1))], include_fallback=False
+        )
+        measured = []
+        with made_up_times(lambda size, index: measured.append(index) or 1.0):
+            compiled = compile_at(op, ramp(128, 4))
+        self.assertEqual(measured, [0])
+        self.assert_markers(compiled, {128: 1})
+
+    def test_random_state_is_kept(self):
+        op = identity_op()
+        register_custom_op_autotuning(op, configs=[CustomOpConfig(plus(1))])
+        x = ramp(128, 4)
+        torch.manual_seed(0)
+        expected = torch.rand(3)
+        torch.manual_seed(0)
+        compile_at(op, x)
+        self.assertEqual(torch.rand(3), expected)
+
+    def test_autotune_custom_op(self):
+        op = identity_op()
+        overload = op._opoverload
+        won = []
+
+        def lower(x):
+            result, choice = autotune_custom_op(
+                "by_hand",
+                [plus(1), plus(2)],
+                [x],
+                [{}, {}],
+                overload,
+                user_input_gen_fns={"x": torch.ones_like},
+            )
+            won.append(choice)
+            return result
+
+        user_lowerings[overload] = lower
+        with made_up_times(lambda size, index: 1.0 if index == 1 else 2.0):
+            compiled = compile_at(op, ramp(128, 4))
+        self.assert_markers(compiled, {128: 2, 600: 2})
+        self.assertEqual(won[0].decomposition.__name__, "plus_2")
+        self.assertIsNotNone(won[0].gm)
+
+
+instantiate_parametrized_tests(TestPlainRegistration)
+
+if __name__ == "__main__":
+    run_tests()
