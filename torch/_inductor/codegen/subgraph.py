@@ -6,7 +6,7 @@ benchmarking, and inlined where it wins.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import contextvars
 import itertools
 import logging
 import re
@@ -34,10 +34,13 @@ from torch.fx.experimental.symbolic_shapes import _ShapeEnvGuardError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from torch._inductor.graph import GraphLowering
+
     BenchmarkRequest = SubgraphGPUBenchmarkRequest | SubgraphCPUBenchmarkRequest
     InputGenFns = dict[int, Callable[[Any], torch.Tensor]]
 
 log = logging.getLogger(__name__)
+output_code_log = torch._logging.getArtifactLogger(__name__, "output_code")
 _shape_log = logging.getLogger("torch.fx.experimental.symbolic_shapes")
 
 # How a SubgraphBuffer lowers its graph; a benchmark of it must do the same.
@@ -200,44 +203,83 @@ def free_symbols(nodes: Sequence[Any]) -> list[sympy.Symbol]:
     return sorted(found, key=lambda symbol: symbol.name)
 
 
-@dataclasses.dataclass(frozen=True)
-class CompiledSubgraph:
+class SubgraphModule:
     """
-    A graph as a Python module of its own.
+    A graph as a Python module of its own, generated and then loaded once.
+
+    Loading submits the module's kernels to the compile workers and waits for them. Any
+    thread may do it; it needs none of the handlers of the graph being compiled.
+
+    The module's ``call`` takes one list: the values of the graph's symbols, then one
+    argument for each placeholder; it empties the list.
 
     Args:
-        module: its ``call`` takes one list: the values of the symbols, then one argument
-            for each placeholder; it empties the list.
-        conditions: on the symbols, under which the module is valid.
+        graph: lowered, with its code generated.
+        source: the generated code.
+        conditions: on symbols, under which the code is valid.
     """
 
-    module: Any
-    conditions: tuple[sympy.Basic, ...]
+    def __init__(
+        self, graph: GraphLowering, source: str, conditions: Sequence[sympy.Basic]
+    ) -> None:
+        self.conditions = tuple(conditions)
+        self._graph: GraphLowering | None = graph
+        self._source = source
+        # Inductor's config overrides are context variables.
+        self._context = contextvars.copy_context()
+        self._lock = threading.Lock()
+        self._module: Any = None
+        self._error: BaseException | None = None
 
-    def call(self, symbol_values: Sequence[int], inputs: Sequence[Any]) -> Any:
-        return self.module.call([*symbol_values, *inputs])
+    def load(self) -> Any:
+        """
+        The module; later callers wait for the first.
+
+        Raises:
+            What compiling raised, for every caller.
+        """
+        with self._lock:
+            if self._graph is not None:
+                try:
+                    self._module = self._context.run(self._load, self._graph)
+                except BaseException as e:
+                    self._error = e
+                finally:
+                    self._graph = None
+        if self._error is not None:
+            raise self._error
+        return self._module
+
+    def _load(self, graph: GraphLowering) -> Any:
+        from torch._inductor.codecache import PyCodeCache
+
+        counters["inductor"]["subgraph_module_loads"] += 1
+        constants = {**graph.constants, **graph.torchbind_constants}
+        with V.set_graph_handler(graph):
+            key, path = PyCodeCache.write(self._source)
+            return PyCodeCache.load_by_key_path(key, path, attrs=constants)
 
 
-def compile_subgraph(
+def generate_module(
     gm: torch.fx.GraphModule,
     fake_inputs: Sequence[Any],
     symbols: Sequence[sympy.Symbol],
     name: str,
     config_patches: Mapping[str, Any],
-) -> CompiledSubgraph:
+) -> SubgraphModule:
     """
-    Compiles a graph by itself, to be benchmarked. No guard is added for it.
+    Lowers a graph by itself and generates its code, to be benchmarked.
 
-    Needs the handlers of the graph being compiled.
+    Needs the handlers of the graph being compiled; adds no guard to it.
 
     Args:
         fake_inputs: one for each placeholder; symbolic if ``symbols`` is not empty.
-        symbols: all in the inputs' sizes, in the order of the module's arguments.
-        config_patches: Inductor config to lower and generate code under.
+        symbols: all in the inputs' sizes; their values are the module's first arguments.
+        config_patches: Inductor config to lower, generate and load under.
     """
     from torch._inductor.graph import GraphLowering
 
-    counters["inductor"]["subgraph_benchmark_compiles"] += 1
+    counters["inductor"]["subgraph_modules_generated"] += 1
     graph = GraphLowering(
         gm=gm,
         example_inputs=fake_inputs,
@@ -256,8 +298,9 @@ def compile_subgraph(
         recorded_guards() as conditions,
     ):
         graph.run(*fake_inputs)
-        module = graph.compile_to_module()
-    return CompiledSubgraph(module, tuple(conditions))
+        code, _ = graph.codegen()
+        output_code_log.debug("Benchmark code of %s:\n%s", name, code.value)
+        return SubgraphModule(graph, code.value, conditions)
 
 
 class SubgraphChoiceCaller(ir.ChoiceCaller):
@@ -338,13 +381,13 @@ class SubgraphChoiceCaller(ir.ChoiceCaller):
         assert self.gm is not None
         # Without symbols the sizes are those of the benchmark inputs.
         inputs = self.example_inputs if self.sym_inputs else self.benchmark_inputs
-        self._compiled_module = compile_subgraph(
+        self._compiled_module = generate_module(
             self.gm,
             inputs,
             self.sym_inputs,
             self.name,
             {**_LOWERING_OF_SUBGRAPH_BUFFER, **self.config_patches},
-        ).module
+        ).load()
 
     def _create_benchmark_request(self) -> BenchmarkRequest:
         on_cpu = self.layout.device.type == "cpu"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TYPE_CHECKING
 
 import torch
@@ -11,7 +12,7 @@ from torch._dynamo.utils import counters, preserve_rng_state
 from torch.utils import _pytree as pytree
 
 from .. import config, ir
-from ..codegen.subgraph import compile_subgraph, CompiledSubgraph
+from ..codegen.subgraph import generate_module, SubgraphModule
 from ..virtualized import V
 from .call_site import CallSite, NotTunable
 from .candidates import (
@@ -81,7 +82,7 @@ class Tuning:
         size: the dispatch dimension, symbolic; None where none is dispatched on.
         bounds: the values that ``size`` can have.
         traced: the candidates still in, by index.
-        compiled: what they are measured by.
+        modules: what they are measured by.
     """
 
     registration: Registration
@@ -92,7 +93,7 @@ class Tuning:
     bounds: DimRange
     rounds: tuple[Round, ...]
     traced: dict[int, TracedCandidate]
-    compiled: dict[int, CompiledSubgraph] = dataclasses.field(default_factory=dict)
+    modules: dict[int, SubgraphModule] = dataclasses.field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -236,25 +237,46 @@ def _choice_rules(tuning: Tuning) -> ChoiceRules:
 
 
 def compile_candidates(tuning: Tuning) -> None:
-    """Compiles each candidate once, whatever the number of its ranges."""
-    for index, traced in list(tuning.traced.items()):
-        if index == FALLBACK_INDEX and not _fallback_competes(tuning):
-            continue
-        try:
-            compiled = compile_subgraph(
-                traced.graph,
-                tuning.site.fake_inputs(),
-                tuning.site.symbols(),
-                f"{tuning.name}_{traced.name}",
-                traced.candidate.config_patches,
-            )
-        except Exception as e:
-            tuning.reject(index, f"it does not compile: {one_line(e)}")
-            continue
-        tuning.compiled[index] = compiled
-        guards = [c for c in compiled.conditions if not is_about_index_width(c)]
-        if guards and index != FALLBACK_INDEX:
-            tuning.reject(index, f"its code guards on a size: {guards[0]}")
+    """
+    Compiles each candidate once, whatever the number of its ranges.
+
+    While one is generated here, those before it are compiled in other threads.
+    """
+    threads = max(config.compile_threads or 1, 1)
+    with ThreadPoolExecutor(threads, "custom_op_precompile") as pool:
+        loads = {}
+        for index, traced in list(tuning.traced.items()):
+            if index == FALLBACK_INDEX and not _fallback_competes(tuning):
+                continue
+            module = _generate(tuning, index, traced)
+            if module is not None:
+                tuning.modules[index] = module
+                loads[index] = pool.submit(module.load)
+    for index, load in loads.items():
+        if error := load.exception():
+            tuning.reject(index, f"it does not compile: {one_line(error)}")
+
+
+def _generate(
+    tuning: Tuning, index: int, traced: TracedCandidate
+) -> SubgraphModule | None:
+    """The candidate's module; None if it is out."""
+    try:
+        module = generate_module(
+            traced.graph,
+            tuning.site.fake_inputs(),
+            tuning.site.symbols(),
+            f"{tuning.name}_{traced.name}",
+            traced.candidate.config_patches,
+        )
+    except Exception as e:
+        tuning.reject(index, f"it does not compile: {one_line(e)}")
+        return None
+    guards = [c for c in module.conditions if not is_about_index_width(c)]
+    if guards and index != FALLBACK_INDEX:
+        tuning.reject(index, f"its code guards on a size: {guards[0]}")
+        return None
+    return module
 
 
 def _fallback_competes(tuning: Tuning) -> bool:
@@ -311,8 +333,8 @@ def _runners(
     tuning: Tuning, competing: Round, point: SizePoint
 ) -> dict[int, Callable[[], Any]] | None:
     """One call of each candidate at a size, None if it needs more memory than there is."""
-    for compiled in tuning.compiled.values():
-        if not all(may_hold(c, point.values) for c in compiled.conditions):
+    for module in tuning.modules.values():
+        if not all(may_hold(c, point.values) for c in module.conditions):
             log.info("%s: size %s is too large to measure", tuning.name, point.size)
             return None
     try:
@@ -324,12 +346,13 @@ def _runners(
         return None
     symbol_values = [point.values[symbol] for symbol in tuning.site.symbols()]
 
-    def runner(compiled: CompiledSubgraph) -> Callable[[], Any]:
-        return lambda: compiled.call(symbol_values, inputs)
+    def runner(module: SubgraphModule) -> Callable[[], Any]:
+        call = module.load().call
+        return lambda: call([*symbol_values, *inputs])
 
     return {
-        index: runner(compiled)
-        for index, compiled in tuning.compiled.items()
+        index: runner(module)
+        for index, module in tuning.modules.items()
         if index in tuning.traced
         and (index in competing.candidates or index == FALLBACK_INDEX)
     }

@@ -257,7 +257,7 @@ def _make_table(
     ranges = sorted({sizes for _, sizes in places})
     check_disjoint(ranges)
     competing: dict[DimRange, list[int]] = {sizes: [] for sizes in ranges}
-    for (_, sizes), index in zip(places, indices, strict=False):
+    for (_, sizes), index in zip(places, indices, strict=True):
         if index not in competing[sizes]:
             competing[sizes].append(index)
     rows = (Row((sizes,), tuple(who)) for sizes, who in competing.items())
@@ -324,13 +324,13 @@ def _check_dispatch_on(dispatch_on: dict[str, Any]) -> int | None:
                 f"{list(_DISPATCH_ON_KEYS)}"
             )
     for key, kind in (("tensor_name", str), ("dim", int)):
-        if not isinstance(dispatch_on[key], kind) or dispatch_on[key] is True:
+        if type(dispatch_on[key]) is not kind:
             raise ValueError(
                 f"dispatch_on['{key}'] must be of {kind}, got {type(dispatch_on[key])}"
             )
     for key in ("range_upper_bound", "unbounded_size"):
         size = dispatch_on.get(key)
-        if size is not None and (not isinstance(size, int) or size <= 0):
+        if size is not None and (type(size) is not int or size <= 0):
             raise ValueError(
                 f"dispatch_on['{key}'] must be a positive integer, got {size}"
             )
@@ -339,6 +339,11 @@ def _check_dispatch_on(dispatch_on: dict[str, Any]) -> int | None:
 
 def check_input_gen_fns(op: torch._ops.OpOverload, input_gen_fns: Any) -> InputGenFns:
     """Raises ValueError or TypeError for a name that the op lacks or a non-callable."""
+    if not isinstance(input_gen_fns or {}, dict):
+        raise TypeError(
+            f"input_gen_fns of {op} must be a dict from argument names to callables, got "
+            f"{type(input_gen_fns)}"
+        )
     known = argument_names(op)
     for name, generate in (input_gen_fns or {}).items():
         if name not in known:
@@ -357,7 +362,11 @@ def check_input_gen_fns(op: torch._ops.OpOverload, input_gen_fns: Any) -> InputG
 def check_representative_sizes(
     op: torch._ops.OpOverload, sizes: Any
 ) -> tuple[int, ...]:
-    """Raises ValueError if one is not a size."""
+    """Raises TypeError if it is no list, ValueError if one is not a size."""
+    if not isinstance(sizes or (), (list, tuple)):
+        raise TypeError(
+            f"representative_sizes of {op} must be a list or tuple, got {type(sizes)}"
+        )
     for i, size in enumerate(sizes or ()):
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise ValueError(
