@@ -13,8 +13,9 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-import torch
 from workloads import Workload, WORKLOADS
+
+import torch
 
 
 if TYPE_CHECKING:

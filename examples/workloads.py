@@ -18,8 +18,9 @@ from torch._inductor.kernel.custom_op import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from torch import Tensor
     from torch._library.custom_ops import CustomOpDef
+
+    from torch import Tensor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,21 +132,16 @@ def norm_by_blocks(x: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:
 
 
 def register_rms_norm() -> None:
-    """Range fields on each config: the blocked form competes for many rows only."""
-    few, many = (0, 64), (64, math.inf)
-    entries = [
-        (norm_by_mean, few),
-        (norm_by_matmul, few),
-        (norm_by_mean, many),
-        (norm_by_matmul, many),
-        (norm_by_blocks, many),
-    ]
+    """The base's form: a split point belongs to the range below it."""
     register_custom_op_autotuning(
         rms_norm,
         configs=[
-            CustomOpConfig(impl, tensor_name="x", dim_index=0, dim_range=sizes)
-            for impl, sizes in entries
+            CustomOpConfig(norm_by_mean),
+            CustomOpConfig(norm_by_matmul),
+            CustomOpConfig(norm_by_blocks),
         ],
+        dispatch_on={"tensor_name": "x", "dim": 0, "range_upper_bound": 1024},
+        split_points=[63],
         name="rms_norm",
     )
 
@@ -172,23 +168,29 @@ def mm_split_k(a: Tensor, b: Tensor, splits: int = 8) -> Tensor:
     return torch.bmm(parts, b.view(splits, k // splits, b.shape[1])).sum(0)
 
 
-def mm_transposed(a: Tensor, b: Tensor) -> Tensor:
-    """The product's transpose: N rows in place of M."""
-    return torch.mm(b.t(), a.t()).t().contiguous()
+def mm_by_dot_products(a: Tensor, b: Tensor) -> Tensor:
+    return (a[:, None, :] * b.t()).sum(-1)
 
 
 def register_thin_mm() -> None:
-    """The base's form: a split point belongs to the range below it."""
+    """Range fields on each config: dot products compete on the small-M side only."""
+    small, medium, large = (0, 9), (9, 129), (129, math.inf)
+    entries = [
+        (mm_by_dot_products, {}, (small,)),
+        (mm_split_k, {"splits": 2}, (small, medium, large)),
+        (mm_split_k, {"splits": 8}, (small, medium, large)),
+        (mm_direct, {}, (small, medium, large)),
+    ]
     register_custom_op_autotuning(
         thin_mm,
         configs=[
-            CustomOpConfig(mm_direct),
-            CustomOpConfig(mm_split_k, splits=4),
-            CustomOpConfig(mm_split_k, splits=16),
-            CustomOpConfig(mm_transposed),
+            CustomOpConfig(
+                impl, tensor_name="a", dim_index=0, dim_range=sizes, **params
+            )
+            for impl, params, ranges in entries
+            for sizes in ranges
         ],
-        dispatch_on={"tensor_name": "a", "dim": 0, "range_upper_bound": 512},
-        split_points=[4, 64],
+        representative_sizes=[129, 512],
         name="thin_mm",
     )
 
@@ -228,12 +230,12 @@ WORKLOADS = (
         implementations={
             "direct": mm_direct,
             "split_k": mm_split_k,
-            "transposed": mm_transposed,
+            "dots": mm_by_dot_products,
         },
         register=register_thin_mm,
         around=torch.relu,
         inputs=lambda size: (torch.randn(size, 4096), torch.randn(4096, 64)),
         dispatch_dim=0,
-        sizes=(16, 2, 4, 5, 64, 65, 256),
+        sizes=(16, 2, 8, 9, 128, 129, 512),
     ),
 )

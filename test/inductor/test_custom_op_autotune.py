@@ -16,18 +16,8 @@ import re
 from typing import Any, TYPE_CHECKING
 from unittest import mock
 
-import torch
 from torch._dynamo.utils import counters
-from torch._inductor import config
-from torch._inductor.kernel.custom_op import (
-    autotune_custom_op,
-    CustomOpConfig,
-    CustomOpRangeConfig,
-    register_custom_op_autotuning,
-)
 from torch._inductor.lowering import user_lowerings
-from torch._inductor.range_autotune import lowering
-from torch._inductor.range_autotune.measure import Timing
 from torch._inductor.test_case import run_tests, TestCase
 from torch._inductor.utils import run_and_get_code
 from torch.testing import FileCheck
@@ -36,6 +26,17 @@ from torch.testing._internal.common_utils import (
     parametrize,
 )
 from torch.testing._internal.inductor_utils import GPU_TYPE, HAS_GPU
+
+import torch
+from torch._inductor import config
+from torch._inductor.kernel.custom_op import (
+    autotune_custom_op,
+    CustomOpConfig,
+    CustomOpRangeConfig,
+    register_custom_op_autotuning,
+)
+from torch._inductor.range_autotune import lowering
+from torch._inductor.range_autotune.measure import Timing
 
 
 if TYPE_CHECKING:
@@ -77,7 +78,9 @@ def identity_op() -> Any:
 
 
 def ramp(*shape: int) -> Tensor:
-    return torch.arange(math.prod(shape), dtype=torch.float32, device=DEVICE).view(shape)
+    return torch.arange(math.prod(shape), dtype=torch.float32, device=DEVICE).view(
+        shape
+    )
 
 
 @contextlib.contextmanager
@@ -126,7 +129,9 @@ class AutotuneTestCase(TestCase):
         torch._dynamo.reset()
         counters.clear()
         registered = dict(user_lowerings)
-        self.addCleanup(lambda: (user_lowerings.clear(), user_lowerings.update(registered)))
+        self.addCleanup(
+            lambda: (user_lowerings.clear(), user_lowerings.update(registered))
+        )
 
     def assert_markers(
         self, compiled: Any, markers: dict[int, int], make: Any = lambda n: ramp(n, 4)
@@ -185,12 +190,16 @@ Successfully generated torch.cond dispatch tree with 2 conditional branches""",
         if form == "fields":
             arguments = {
                 "configs": [
-                    CustomOpConfig(plus(i), tensor_name="x", dim_index=0, dim_range=sizes)
+                    CustomOpConfig(
+                        plus(i), tensor_name="x", dim_index=0, dim_range=sizes
+                    )
                     for i, sizes in enumerate(RANGES, 1)
                 ]
             }
         elif form == "range_config":
-            configs = [CustomOpRangeConfig("x", -2, RANGES, [plus(1), plus(2), plus(3)])]
+            configs = [
+                CustomOpRangeConfig("x", -2, RANGES, [plus(1), plus(2), plus(3)])
+            ]
             arguments = {"configs": configs}
         else:
             arguments = {
@@ -218,7 +227,9 @@ Successfully generated torch.cond dispatch tree with 2 conditional branches""",
             result, codes = run_and_get_code(torch.compile(fn), x)
         self.assertEqual(result, torch.sigmoid(x * 2 + 2) * 3)
         kernels = "async_compile.triton(" if HAS_GPU else "async_compile.cpp_pybinding("
-        FileCheck().check_count(kernels, 1, exactly=True).check_not("if s").run(codes[-1])
+        FileCheck().check_count(kernels, 1, exactly=True).check_not("if s").run(
+            codes[-1]
+        )
 
     def test_tree_is_balanced(self):
         op = identity_op()
@@ -261,7 +272,9 @@ Successfully generated torch.cond dispatch tree with 2 conditional branches""",
             op, configs=[CustomOpRangeConfig("x", 0, RANGES, [plus(1), plus(2)])]
         )
         with made_up_times(best_by_range) as sizes:
-            result, codes = run_and_get_code(torch.compile(op, dynamic=False), ramp(600, 4))
+            result, codes = run_and_get_code(
+                torch.compile(op, dynamic=False), ramp(600, 4)
+            )
         self.assertEqual(result, ramp(600, 4) + 2)
         self.assertEqual(sizes, [600])
         FileCheck().check_not("size_branch").run(codes[-1])
@@ -269,7 +282,8 @@ Successfully generated torch.cond dispatch tree with 2 conditional branches""",
     def test_bounds_prune_ranges(self):
         op = identity_op()
         register_custom_op_autotuning(
-            op, configs=[CustomOpRangeConfig("x", 0, RANGES, [plus(1), plus(2), plus(3)])]
+            op,
+            configs=[CustomOpRangeConfig("x", 0, RANGES, [plus(1), plus(2), plus(3)])],
         )
         x = ramp(600, 4)
         torch._dynamo.mark_dynamic(x, 0, min=500, max=1000)
@@ -332,7 +346,8 @@ Successfully generated torch.cond dispatch tree with 2 conditional branches""",
     def test_call_sites_choose_for_themselves(self):
         op = identity_op()
         register_custom_op_autotuning(
-            op, configs=[CustomOpRangeConfig("x", 0, RANGES, [plus(1), plus(2), plus(3)])]
+            op,
+            configs=[CustomOpRangeConfig("x", 0, RANGES, [plus(1), plus(2), plus(3)])],
         )
 
         def fn(x, y):
@@ -366,8 +381,12 @@ Successfully generated torch.cond dispatch tree with 2 conditional branches""",
                     0,
                     RANGES[:2],
                     [
-                        CustomOpConfig(spy(1), config_patches={"realize_reads_threshold": 7}),
-                        CustomOpConfig(spy(2), config_patches={"realize_reads_threshold": 9}),
+                        CustomOpConfig(
+                            spy(1), config_patches={"realize_reads_threshold": 7}
+                        ),
+                        CustomOpConfig(
+                            spy(2), config_patches={"realize_reads_threshold": 9}
+                        ),
                     ],
                 )
             ],
@@ -520,13 +539,14 @@ class TestOps(AutotuneTestCase):
             return x * 2, x.argmax(-1)
 
         op = define_op(
-            fn, lambda x: (torch.empty_like(x), x.new_empty(x.shape[0], dtype=torch.long))
+            fn,
+            lambda x: (torch.empty_like(x), x.new_empty(x.shape[0], dtype=torch.long)),
         )
         impls = [lambda x: (x + x, x.argmax(-1)), lambda x: [x * 2, x.max(-1).indices]]
         register_custom_op_autotuning(
             op, configs=[CustomOpRangeConfig("x", 0, RANGES, impls)]
         )
-        self.check(lambda x: op(x), lambda n: (ramp(n, 4),))
+        self.check(op, lambda n: (ramp(n, 4),))
 
     def test_lists_optionals_and_keywords(self):
         def fn(
@@ -596,9 +616,7 @@ class TestOps(AutotuneTestCase):
         def fn(x, flag):
             return torch.cond(flag, lambda x: op(x) + 1, lambda x: op(x) - 1, (x,))
 
-        self.check(
-            fn, lambda n: (ramp(n, 4), torch.tensor(n % 2 == 0, device=DEVICE))
-        )
+        self.check(fn, lambda n: (ramp(n, 4), torch.tensor(n % 2 == 0, device=DEVICE)))
 
     def test_cpp_wrapper(self):
         op = TestSizes.doubling_op(self)
@@ -634,7 +652,9 @@ class TestFailingCandidates(AutotuneTestCase):
             configs=[CustomOpRangeConfig("x", 0, RANGES, [bad, lambda x: 1 * x])],
             name="op",
         )
-        with self.assertLogs("torch._inductor.kernel.custom_op", logging.WARNING) as log:
+        with self.assertLogs(
+            "torch._inductor.kernel.custom_op", logging.WARNING
+        ) as log:
             compiled = compile_at(op, make())
         self.assert_like_eager(lambda x: x.clone(), compiled, lambda n: (ramp(n, 4),))
         (record,) = log.records
@@ -655,7 +675,7 @@ class TestFailingCandidates(AutotuneTestCase):
 
         self.assertExpectedInline(
             re.sub(r"s\d+", "s0", self.reason(bad)),
-            """op: candidate 'bad' is left out: it guards on a size, s0 < 1000 == True. If that always holds, say so with torch._check in the op's fake kernel""",  # noqa: B950
+            """op: candidate 'bad' is left out: it guards on a size, s0 < 1000 == True. If that always holds, say so with torch._check in the op's fake kernel""",
         )
         self.assertEqual(counters["inductor"]["custom_op_decomp_guard_skips"], 1)
 
@@ -670,7 +690,8 @@ class TestFailingCandidates(AutotuneTestCase):
             return x[:, :2].clone()
 
         self.assertRegex(
-            self.reason(bad), r"output 0 has shape \[s\d+, 2\], the op's has \[s\d+, 4\]$"
+            self.reason(bad),
+            r"output 0 has shape \[s\d+, 2\], the op's has \[s\d+, 4\]$",
         )
 
     def test_other_dtype(self):
@@ -679,7 +700,7 @@ class TestFailingCandidates(AutotuneTestCase):
 
         self.assertExpectedInline(
             self.reason(bad),
-            """op: candidate 'bad' is left out: output 0 has dtype torch.float64, the op's has torch.float32""",  # noqa: B950
+            """op: candidate 'bad' is left out: output 0 has dtype torch.float64, the op's has torch.float32""",
         )
 
     def test_other_number_of_outputs(self):
@@ -707,7 +728,7 @@ class TestFailingCandidates(AutotuneTestCase):
 
         self.assertExpectedInline(
             self.reason(bad),
-            """op: candidate 'bad' is left out: it writes to an argument with aten.copy_.default""",  # noqa: B950
+            """op: candidate 'bad' is left out: it writes to an argument with aten.copy_.default""",
         )
 
     def test_fails_to_run(self):
@@ -723,7 +744,7 @@ class TestFailingCandidates(AutotuneTestCase):
 
         self.assertExpectedInline(
             self.reason(bad),
-            """op: candidate 'bad' is left out in range [512, 2048): it does not run: RuntimeError: too large""",  # noqa: B950
+            """op: candidate 'bad' is left out in range [512, 2048): it does not run: RuntimeError: too large""",
         )
 
     def test_other_strides_are_no_failure(self):
@@ -769,12 +790,14 @@ class TestFailingCandidates(AutotuneTestCase):
         op = define_op(fn, fake)
         register_custom_op_autotuning(
             op,
-            configs=[CustomOpRangeConfig("x", 0, RANGES[1:], [lambda x: (x * 2).chunk(2, 1)])],
+            configs=[
+                CustomOpRangeConfig("x", 0, RANGES[1:], [lambda x: (x * 2).chunk(2, 1)])
+            ],
             include_fallback=False,
         )
-        compiled = compile_at(lambda x: op(x), ramp(128, 4))
+        compiled = compile_at(op, ramp(128, 4))
         self.assertEqual(counters["inductor"]["custom_op_candidates_left_out"], 0)
-        self.assert_like_eager(lambda x: op(x), compiled, lambda n: (ramp(n, 4),))
+        self.assert_like_eager(op, compiled, lambda n: (ramp(n, 4),))
 
     def test_no_candidate_left(self):
         def bad(x):

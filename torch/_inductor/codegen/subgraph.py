@@ -14,11 +14,8 @@ import threading
 from typing import Any, TYPE_CHECKING
 
 import sympy
-
-import torch
 import torch._inductor.config as config
 from torch._dynamo.utils import counters
-from torch._inductor import ir
 from torch._inductor.autotune_process import (
     SubgraphCPUBenchmarkRequest,
     SubgraphGPUBenchmarkRequest,
@@ -29,6 +26,9 @@ from torch._inductor.runtime.benchmarking import benchmarker
 from torch._inductor.utils import do_bench_using_profiling
 from torch._inductor.virtualized import V
 from torch.fx.experimental.symbolic_shapes import _ShapeEnvGuardError
+
+import torch
+from torch._inductor import ir
 
 
 if TYPE_CHECKING:
@@ -162,7 +162,8 @@ def trace_subgraph(
 
 def _writes(gm: torch.fx.GraphModule) -> bool:
     return any(
-        isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+        isinstance(node.target, torch._ops.OpOverload)
+        and node.target._schema.is_mutable
         for node in gm.graph.nodes
     )
 
@@ -439,11 +440,10 @@ class SubgraphChoiceCaller(ir.ChoiceCaller):
         """Same graph at the same layouts; the running number in the name is left out."""
         assert self.gm is not None
         layouts = [(n.get_size(), n.get_stride()) for n in self.input_nodes]
-        return "-".join(
-            (self.name.rsplit("_", 1)[0], str(layouts), str(self.gm.graph))
-        )
+        return "-".join((self.name.rsplit("_", 1)[0], str(layouts), str(self.gm.graph)))
 
     def output_node(self) -> ir.TensorBox:
+        """The choice as a buffer with a subgraph of its own."""
         assert self.gm is not None
         return ir.TensorBox.create(
             ir.SubgraphBuffer(
@@ -461,6 +461,7 @@ class SubgraphChoiceCaller(ir.ChoiceCaller):
         return {"backend": "subgraph", "kernel_name": self.name}
 
     def autoheuristic_id(self) -> str:
+        """A name for AutoHeuristic."""
         return f"subgraph_{self.name}"
 
 

@@ -12,9 +12,12 @@ import dataclasses
 import logging
 from typing import Any, TYPE_CHECKING
 
+from torch._inductor.lowering import user_lowerings, validate_ir
+from torch._inductor.utils import convert_shape_to_inductor
+from torch.utils import _pytree as pytree
+
 import torch
 from torch._inductor import ir
-from torch._inductor.lowering import user_lowerings, validate_ir
 from torch._inductor.range_autotune.call_site import CallSite
 from torch._inductor.range_autotune.configs import CustomOpConfig, CustomOpRangeConfig
 from torch._inductor.range_autotune.registration import (
@@ -30,8 +33,6 @@ from torch._inductor.range_autotune.registration import (
     TuningOptions,
 )
 from torch._inductor.range_autotune.signatures import implementation_name
-from torch._inductor.utils import convert_shape_to_inductor
-from torch.utils import _pytree as pytree
 
 
 if TYPE_CHECKING:
@@ -43,10 +44,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 __all__ = [
-    "autotune_custom_op",
-    "register_custom_op_autotuning",
     "CustomOpConfig",
     "CustomOpRangeConfig",
+    "autotune_custom_op",
+    "register_custom_op_autotuning",
 ]
 
 
@@ -129,7 +130,10 @@ def register_custom_op_autotuning(
     check_not_mutating(op)
     split, unbounded_size = parse_split(op, dispatch_on, split_points) or (None, None)
     configs = _check_configs(op, configs, config_generator)
-    if not isinstance(min_speedup_threshold, (int, float)) or min_speedup_threshold <= 0:
+    if (
+        not isinstance(min_speedup_threshold, (int, float))
+        or min_speedup_threshold <= 0
+    ):
         raise ValueError(
             f"min_speedup_threshold of {op} must be a positive number, got "
             f"{min_speedup_threshold!r}"
@@ -166,9 +170,7 @@ def _check_configs(
     op: torch._ops.OpOverload, configs: Any, config_generator: Any
 ) -> list[CustomOpConfig | CustomOpRangeConfig] | None:
     if (configs is None) == (config_generator is None):
-        problem = (
-            "Must specify either" if configs is None else "Cannot specify both"
-        )
+        problem = "Must specify either" if configs is None else "Cannot specify both"
         joint = "or" if configs is None else "and"
         raise ValueError(
             f"{problem} 'configs' {joint} 'config_generator' for {op}. Use "

@@ -1,34 +1,49 @@
 """
 What registrations contribute to the keys of the FX graph and AOTAutograd caches.
 
-Functions count by their compiled code, defaults, closures and the globals that they read,
-so that a changed implementation is a cache miss, also in a new process, and an unchanged
-one a hit. Line numbers and comments do not count.
+Functions count by their compiled code, defaults, closures, and the globals and module
+attributes that they read, so that a changed implementation is a cache miss, also in a new
+process, and an unchanged one a hit. Line numbers and comments do not count.
 """
 
 from __future__ import annotations
 
+import copyreg
 import dataclasses
+import dis
 import enum
 import functools
 import hashlib
 import logging
 import sys
 import types
-from typing import Any
+from typing import Any, TYPE_CHECKING
+
+from torch.utils._python_dispatch import _disable_current_modes
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from .registration import Registration
 
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
 # Tensors in closures are hashed by value up to this size.
 _LARGEST_TENSOR_BYTES = 2**20
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...), range, slice)
-_TORCH_VALUES = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
+# Torch is in the cache keys as a whole, the standard library comes with Python, and what
+# numpy's functions return does not change.
+_LIBRARIES = frozenset({"torch", "triton", "numpy", *sys.stdlib_module_names})
+_TORCH_VALUES = (
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+    torch.Size,
+)
 
 
 class Unhashable(Exception):
@@ -66,30 +81,40 @@ def registrations_key() -> str:
 
 
 def fingerprint(registration: Registration) -> str:
-    """A digest of one registration; every field counts."""
+    """
+    A digest of one registration; every field counts.
+
+    Raises:
+        Unhashable: where one of them refers to something without comparable content.
+    """
     seen = _Seen()
     fields = dataclasses.fields(registration)
-    return digest(
-        [(field.name, _content(getattr(registration, field.name), seen)) for field in fields]
-    )
+    try:
+        return digest(
+            [(f.name, _content(getattr(registration, f.name), seen)) for f in fields]
+        )
+    except RecursionError:
+        raise Unhashable("something that contains itself") from None
 
 
 def digest(content: Any) -> str:
+    """Of a value whose repr says all."""
     return hashlib.sha256(repr(content).encode()).hexdigest()
 
 
 class _Seen:
-    """Numbers for functions and objects under way, for those that refer to themselves."""
+    """Numbers for what is under way, for functions and objects that refer to themselves."""
 
-    def __init__(self) -> None:
-        self._numbers: dict[int, int] = {}
+    def __init__(self, before: _Seen | None = None) -> None:
+        self._numbers: dict[Any, int] = dict(before._numbers) if before else {}
         self._alive: list[Any] = []
 
-    def number(self, value: Any) -> int | None:
-        """The number of a value met before; None for a new one."""
-        if id(value) in self._numbers:
-            return self._numbers[id(value)]
-        self._numbers[id(value)] = len(self._numbers)
+    def number(self, value: Any, names: frozenset[str] | None = None) -> int | None:
+        """The number of a value met before, with the same names; None for a new one."""
+        key = (id(value), names)
+        if key in self._numbers:
+            return self._numbers[key]
+        self._numbers[key] = len(self._numbers)
         self._alive.append(value)
         return None
 
@@ -112,19 +137,34 @@ def _content(value: Any, seen: _Seen) -> Any:
         return ("custom op", value._qualname, _content(value._init_fn, seen))
     if hasattr(value, "cache_key") and hasattr(value, "arg_names"):
         return ("triton kernel", _qualified_name(value), value.cache_key)
+    if hasattr(value, "__wrapped__"):  # for instance by functools.cache
+        wrapper = _qualified_name(type(value))
+        return ("wrapper", wrapper, _content(value.__wrapped__, seen))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = dataclasses.fields(value)
-        return _object(value, {f.name: getattr(value, f.name) for f in fields}, seen)
-    if callable(value) and hasattr(value, "__dict__"):
-        return _object(value, vars(value), seen)
-    raise Unhashable(f"a {type(value).__qualname__}, which has no hashable content")
+        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        return ("object", _content(type(value), seen), _content(fields, seen))
+    return ("object", _content(_pickled_parts(value), seen))
 
 
-def _object(value: Any, state: dict[str, Any], seen: _Seen) -> Any:
-    return ("object", _content(type(value), seen), _content(state, seen))
+def _pickled_parts(value: Any) -> tuple[Any, ...]:
+    """What an object would be pickled as: its class and its state."""
+    try:
+        reduce = copyreg.dispatch_table.get(type(value))
+        parts = reduce(value) if reduce else value.__reduce_ex__(2)
+    except Exception as e:  # objects refuse to be pickled in many ways
+        raise _unhashable(value) from e
+    if isinstance(parts, str):
+        raise _unhashable(value)
+    start, items = parts[:3], parts[3:]
+    return (*start, *(None if part is None else list(part) for part in items[:2]))
 
 
-@_content.register
+def _unhashable(value: Any) -> Unhashable:
+    return Unhashable(f"a {type(value).__qualname__}, which has no hashable content")
+
+
+@_content.register(tuple)
+@_content.register(list)
 def _(value: tuple | list, seen: _Seen) -> Any:  # type: ignore[type-arg]
     return (type(value).__name__, [_content(item, seen) for item in value])
 
@@ -134,24 +174,33 @@ def _(value: dict, seen: _Seen) -> Any:  # type: ignore[type-arg]
     return ("dict", [(_content(k, seen), _content(v, seen)) for k, v in value.items()])
 
 
-@_content.register
+@_content.register(set)
+@_content.register(frozenset)
 def _(value: set | frozenset, seen: _Seen) -> Any:  # type: ignore[type-arg]
-    return (type(value).__name__, sorted(repr(_content(item, seen)) for item in value))
+    return (
+        type(value).__name__,
+        sorted(repr(_content(item, _Seen(seen))) for item in value),
+    )
 
 
 @_content.register
 def _(value: enum.Enum, seen: _Seen) -> Any:
-    return ("enum", _qualified_name(type(value)), value.name)
+    content = _content(value.value, seen)
+    return ("enum", _qualified_name(type(value)), value.name, content)
 
 
 @_content.register
 def _(value: torch.Tensor, seen: _Seen) -> Any:
-    with _disable_current_modes(), torch.no_grad():
-        if value.numel() * value.element_size() > _LARGEST_TENSOR_BYTES:
-            raise Unhashable(f"a tensor of {value.numel()} elements")
-        raw = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-        data = hashlib.sha256(bytes(raw.tolist())).hexdigest()
-    return ("tensor", str(value.dtype), str(value.device), tuple(value.shape), data)
+    if value.numel() * value.element_size() > _LARGEST_TENSOR_BYTES:
+        raise Unhashable(f"a tensor of {value.numel()} elements")
+    try:
+        with _disable_current_modes(), torch.no_grad():
+            raw = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
+            data = bytes(raw.reshape(-1).view(torch.uint8).tolist())
+    except Exception as e:  # tensors without data, or with another layout
+        raise Unhashable(f"a tensor whose data cannot be read: {e}") from e
+    sha = hashlib.sha256(data).hexdigest()
+    return ("tensor", str(value.dtype), str(value.device), tuple(value.shape), sha)
 
 
 @_content.register
@@ -166,8 +215,22 @@ def _(value: types.MethodType, seen: _Seen) -> Any:
 
 
 @_content.register
-def _(value: types.BuiltinFunctionType | types.ModuleType, seen: _Seen) -> Any:
-    return (type(value).__name__, _qualified_name(value))
+def _(value: types.BuiltinFunctionType, seen: _Seen) -> Any:
+    owner = value.__self__
+    if isinstance(owner, types.ModuleType | type) or owner is None:
+        return ("builtin", _qualified_name(value))
+    return ("builtin", _qualified_name(value), _content(owner, seen))
+
+
+@_content.register(types.MethodDescriptorType)
+@_content.register(types.WrapperDescriptorType)
+def _(value: Any, seen: _Seen) -> Any:
+    return ("builtin", _qualified_name(value.__objclass__), value.__name__)
+
+
+@_content.register
+def _(value: types.ModuleType, seen: _Seen) -> Any:
+    return ("module", value.__name__)
 
 
 @_content.register
@@ -175,8 +238,33 @@ def _(value: type, seen: _Seen) -> Any:
     name = _qualified_name(value)
     if _is_library(value) or seen.number(value) is not None:
         return ("class", name)
-    members = {k: v for k, v in vars(value).items() if isinstance(v, types.FunctionType)}
-    return ("class", name, _content(members, seen))
+    members = {k: v for k, v in vars(value).items() if _is_own_content(k, v)}
+    return ("class", name, _content(value.__bases__, seen), _content(members, seen))
+
+
+def _is_own_content(name: str, member: Any) -> bool:
+    """Not the bookkeeping of classes: docstrings, annotations, slots, weak references."""
+    if isinstance(member, types.MemberDescriptorType | types.GetSetDescriptorType):
+        return False
+    methods = (types.FunctionType, staticmethod, classmethod, property)
+    dunder = name.startswith("__") and name.endswith("__")
+    return isinstance(member, methods) or not (dunder or name == "_abc_impl")
+
+
+@_content.register(staticmethod)
+@_content.register(classmethod)
+def _(value: Any, seen: _Seen) -> Any:
+    return (type(value).__name__, _content(value.__func__, seen))
+
+
+@_content.register
+def _(value: property, seen: _Seen) -> Any:
+    return ("property", _content((value.fget, value.fset, value.fdel), seen))
+
+
+@_content.register
+def _(value: functools.cached_property, seen: _Seen) -> Any:  # type: ignore[type-arg]
+    return ("property", _content(value.func, seen))
 
 
 @_content.register
@@ -186,14 +274,20 @@ def _(value: types.FunctionType, seen: _Seen) -> Any:
         return ("function", name)
     if (number := seen.number(value)) is not None:
         return ("seen", number)
-    cells = [_content(_cell_value(cell), seen) for cell in value.__closure__ or ()]
+    code, names = value.__code__, _names(value.__code__)
+    cells = [_read(_cell_value(cell), names, seen) for cell in value.__closure__ or ()]
     defaults = _content((value.__defaults__, value.__kwdefaults__), seen)
     globals_read = [
-        (read, _content(value.__globals__[read], seen))
-        for read in sorted(_names_read(value.__code__))
+        (read, _read(value.__globals__[read], names, seen))
+        for read in _argvals(code, "LOAD_GLOBAL", "LOAD_NAME")
         if read in value.__globals__
     ]
-    return ("function", name, _code(value.__code__), cells, defaults, globals_read)
+    imports = [
+        (statement, _imported(statement, value.__globals__, names, seen))
+        for statement in _imports(code)
+    ]
+    reads = (cells, defaults, globals_read, imports, _content(vars(value), seen))
+    return ("function", name, _code(code), reads)
 
 
 def _cell_value(cell: types.CellType) -> Any:
@@ -203,25 +297,86 @@ def _cell_value(cell: types.CellType) -> Any:
         return None
 
 
-def _names_read(code: types.CodeType) -> set[str]:
-    names = set(code.co_names)
+def _read(value: Any, names: frozenset[str], seen: _Seen) -> Any:
+    """What code that uses ``names`` can see of a value: of a module not all of it."""
+    if not isinstance(value, types.ModuleType):
+        return _content(value, seen)
+    if _root(value.__name__) in _LIBRARIES:
+        return ("module", value.__name__)
+    if (number := seen.number(value, names)) is not None:
+        return ("seen", number)
+    found = sorted(names & vars(value).keys())
+    attributes = [(name, _read(vars(value)[name], names, seen)) for name in found]
+    return ("module", value.__name__, attributes)
+
+
+_Import = tuple[str, tuple[str, ...], int]
+
+
+def _imported(
+    statement: _Import, namespace: dict[str, Any], names: frozenset[str], seen: _Seen
+) -> Any:
+    """What code sees of a module that it imports when it runs."""
+    module, imported, level = statement
+    if not level and _root(module) in _LIBRARIES:
+        return ("module", module)
+    try:
+        found = __import__(module, namespace, None, imported, level)
+    except Exception as e:  # importing runs any code
+        raise Unhashable(f"an import of {module!r}, which fails: {e}") from e
+    return _read(found, names, seen)
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """The code and that of the functions defined in it."""
+    yield code
     for const in code.co_consts:
         if isinstance(const, types.CodeType):
-            names |= _names_read(const)
-    return names
+            yield from _codes(const)
+
+
+def _names(code: types.CodeType) -> frozenset[str]:
+    return frozenset(name for inner in _codes(code) for name in inner.co_names)
+
+
+def _argvals(code: types.CodeType, *operations: str) -> list[str]:
+    return sorted(
+        {
+            instruction.argval
+            for inner in _codes(code)
+            for instruction in dis.get_instructions(inner)
+            if instruction.opname in operations
+        }
+    )
+
+
+def _imports(code: types.CodeType) -> list[_Import]:
+    """The import statements in code: module, imported names, number of leading dots."""
+    found = set()
+    for inner in _codes(code):
+        instructions = [
+            instruction
+            for instruction in dis.get_instructions(inner)
+            if instruction.opname != "EXTENDED_ARG"
+        ]
+        for level, imported, instruction in zip(
+            instructions, instructions[1:], instructions[2:], strict=False
+        ):
+            if instruction.opname == "IMPORT_NAME":
+                found.add((instruction.argval, imported.argval or (), level.argval))
+    return sorted(found)
 
 
 def _code(code: types.CodeType) -> Any:
     """Bytecode without line numbers and file names."""
     consts = [
-        _code(const)
-        if isinstance(const, types.CodeType)
-        else _content(const, _Seen())
+        _code(const) if isinstance(const, types.CodeType) else _content(const, _Seen())
         for const in code.co_consts
     ]
     names = (code.co_names, code.co_varnames, code.co_freevars)
     counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount)
-    return (code.co_code, consts, names, counts, code.co_flags)
+    handlers = getattr(code, "co_exceptiontable", b"")
+    return (code.co_code, consts, names, counts, code.co_flags, handlers)
 
 
 def _qualified_name(value: Any) -> str:
@@ -230,7 +385,9 @@ def _qualified_name(value: Any) -> str:
     return f"{module}.{name}"
 
 
+def _root(module: str | None) -> str:
+    return (module or "").partition(".")[0]
+
+
 def _is_library(value: Any) -> bool:
-    """Torch is in the cache keys as a whole, the standard library comes with Python."""
-    root = (getattr(value, "__module__", None) or "").partition(".")[0]
-    return root in ("torch", "triton") or root in sys.stdlib_module_names
+    return _root(getattr(value, "__module__", None)) in _LIBRARIES

@@ -6,8 +6,6 @@ import dataclasses
 from typing import Any, TYPE_CHECKING
 
 import sympy
-
-import torch
 from torch.utils import _pytree as pytree
 
 from .. import ir
@@ -17,6 +15,8 @@ from ..virtualized import V
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    import torch
 
     from .registration import DispatchDim
 
@@ -116,6 +116,7 @@ class CallSite:
         )
 
     def symbols(self) -> list[sympy.Symbol]:
+        """All symbols in the inputs\' sizes, strides and offsets, sorted."""
         return free_symbols(self.inputs)
 
     def fake_inputs(self) -> list[Any]:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, TYPE_CHECKING
 
-import torch
 from torch._dynamo.utils import counters
 from torch.fx.experimental.symbolic_shapes import (
     _ShapeEnvGuardError,
     statically_known_true,
 )
 from torch.utils import _pytree as pytree
+
+import torch
 
 from ..codegen.subgraph import trace_subgraph
 from .registration import Candidate
@@ -58,6 +59,7 @@ class TracedCandidate:
 
     @property
     def name(self) -> str:
+        """The candidate's."""
         return self.candidate.name
 
 
@@ -98,6 +100,7 @@ def trace_candidate(
     try:
         graph = _candidate_graph(candidate, site)
         _check_outputs(graph, outputs)
+        _pin_strides(graph, outputs)
     except _ShapeEnvGuardError as e:
         counters["inductor"]["custom_op_decomp_guard_skips"] += 1
         condition = str(e).partition(": ")[2]
@@ -126,9 +129,7 @@ def _candidate_graph(candidate: Candidate, site: CallSite) -> torch.fx.GraphModu
         values = site.filled(leaves)
         if impl is None:
             return pytree.tree_leaves(_call_op(site, {**values, **candidate.params}))
-        args, kwargs = bind(
-            site.op, impl, values, site.tensor_names, candidate.params
-        )
+        args, kwargs = bind(site.op, impl, values, site.tensor_names, candidate.params)
         return _with_own_memory(pytree.tree_leaves(impl(*args, **kwargs)))
 
     return _trace(call, site, keep_op=impl is None)
@@ -139,14 +140,13 @@ def _with_own_memory(results: list[Any]) -> list[Any]:
     seen: set[int] = set()
     owned = []
     for result in results:
-        if isinstance(result, torch.Tensor) and (
-            _storage(result) in seen
-            or not statically_known_true(result.storage_offset() == 0)
-        ):
-            result = result.clone()
-        if isinstance(result, torch.Tensor):
-            seen.add(_storage(result))
-        owned.append(result)
+        if not isinstance(result, torch.Tensor):
+            owned.append(result)
+            continue
+        at_start = statically_known_true(result.storage_offset() == 0)
+        apart = _storage(result) not in seen
+        owned.append(result if apart and at_start else result.clone())
+        seen.add(_storage(owned[-1]))
     return owned
 
 
@@ -181,6 +181,7 @@ def _trace(fn: Any, site: CallSite, keep_op: bool) -> torch.fx.GraphModule:
 
 
 def output_nodes(graph: torch.fx.GraphModule) -> Sequence[Any]:
+    """What a candidate\'s graph returns."""
     (results,) = graph.graph.find_nodes(op="output")[0].args
     return results
 
@@ -202,6 +203,13 @@ def _check_outputs(graph: torch.fx.GraphModule, outputs: Outputs) -> None:
         _check_output(i, value, expected)
     _check_no_alias(graph)
     _check_no_writes(graph)
+
+
+def _pin_strides(graph: torch.fx.GraphModule, outputs: Outputs) -> None:
+    """Compiled by itself, the graph returns the op's strides, as it must where it wins."""
+    meta = graph.graph.find_nodes(op="output")[0].meta
+    meta["user_visible_output_idxs"] = list(range(len(outputs.tensors)))
+    meta["original_output_strides"] = [t.stride() for t in outputs.tensors]
 
 
 def _check_output(index: int, value: Any, expected: torch.Tensor) -> None:
@@ -236,5 +244,3 @@ def _check_no_writes(graph: torch.fx.GraphModule) -> None:
         target = node.target
         if isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable:
             raise CandidateError(f"it writes to an argument with {target}")
-
-

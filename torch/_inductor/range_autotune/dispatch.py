@@ -18,11 +18,10 @@ import torch
 from .. import config, ir
 from ..codegen.subgraph import inline_subgraph_to_ir_nodes
 from ..virtualized import V
-from .candidates import output_nodes
 
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     import sympy
 
@@ -51,21 +50,33 @@ def emit_winner(
 
 
 def _with_strides_of(outputs: Outputs, results: Sequence[Any]) -> list[ir.TensorBox]:
+    """
+    Brings results to the op's strides where their own are fixed.
+
+    One whose layout is still open may be fused into what reads it, as any other value.
+    """
     boxes = []
     for result, expected in zip(results, outputs.tensors):
-        exact = ir.ExternKernel.require_exact_strides(
-            ir.TensorBox(result) if not isinstance(result, ir.TensorBox) else result,
-            [_expr(stride) for stride in expected.stride()],
-        )
-        boxes.append(exact if isinstance(exact, ir.TensorBox) else ir.TensorBox(exact))
+        box = result if isinstance(result, ir.TensorBox) else ir.TensorBox(result)
+        if _has_fixed_layout(box):
+            strides = [_expr(stride) for stride in expected.stride()]
+            exact = ir.ExternKernel.require_exact_strides(box, strides)
+            box = exact if isinstance(exact, ir.TensorBox) else ir.TensorBox(exact)
+        boxes.append(box)
     return boxes
+
+
+def _has_fixed_layout(box: ir.TensorBox) -> bool:
+    if not ir.is_storage_and_layout(box):
+        return False
+    return not isinstance(box.get_layout(), ir.FlexibleLayout)
 
 
 def _expr(size: int | torch.SymInt) -> Any:
     return size.node.expr if isinstance(size, torch.SymInt) else size
 
 
-def _tag(operations: Sequence[ir.Operation], patches: Mapping[str, Any]) -> None:
+def _tag(operations: Sequence[Any], patches: Mapping[str, Any]) -> None:
     """Code generation reads an operation's config patches; subgraphs have their own."""
     for operation in operations if patches else ():
         operation.set_config_patches(dict(patches))
@@ -117,8 +128,9 @@ def emit_dispatch(
     """
     operands = _Operands.of(site, size)
     tree = _tree(segments, operands, outputs)
+    first = len(V.graph.operations)
     results = inline_subgraph_to_ir_nodes(tree, list(operands.nodes), "dispatch")
-    for operation in V.graph.operations:
+    for operation in V.graph.operations[first:]:
         _tag_branches(operation)
     return list(results)
 
@@ -194,7 +206,7 @@ def branch_config(gm: torch.fx.GraphModule) -> contextlib.AbstractContextManager
     return config.patch(patches) if patches else contextlib.nullcontext()
 
 
-def _tag_branches(operation: ir.Operation) -> None:
+def _tag_branches(operation: Any) -> None:
     """Gives the operations of each branch the config patches of its own candidate."""
     for subgraph in operation.get_subgraphs():
         patches = subgraph.graph_module.meta.get(_CONFIG_PATCHES)

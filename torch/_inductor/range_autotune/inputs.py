@@ -15,9 +15,9 @@ import os
 from typing import Any, TYPE_CHECKING
 
 import sympy
+from torch.utils._python_dispatch import _disable_current_modes
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from ..virtualized import V
 from .ranges import DimRange
@@ -36,6 +36,7 @@ log = logging.getLogger("torch._inductor.kernel.custom_op")
 # A guard such as 8 | s0 is met by one of this many neighbours of the size asked for.
 _NEIGHBOURS_TRIED = 64
 _LARGEST_SYMBOL = 2**40
+_SMALLEST_INDEX_LIMIT = 2**20
 # Benchmark tensors may take this part of what is free; outputs and temporaries need some.
 _USABLE_MEMORY = 0.5
 
@@ -58,7 +59,9 @@ class SizePoint:
 def size_bounds(size: sympy.Expr) -> DimRange:
     """The values that the shape environment knows a symbolic size to have."""
     bounds = V.graph.sizevars.shape_env.bound_sympy(size)
-    return DimRange(max(_finite(bounds.lower, 0), 0), _finite(bounds.upper, math.inf) + 1)
+    return DimRange(
+        max(_finite(bounds.lower, 0), 0), _finite(bounds.upper, math.inf) + 1
+    )
 
 
 def _finite(bound: Any, otherwise: Any) -> Any:
@@ -164,9 +167,11 @@ def is_about_index_width(condition: sympy.Basic) -> bool:
     """
     Whether a condition only says that 32 bits are enough to index a tensor.
 
-    Inductor puts that guard on nearly every kernel of every model.
+    Inductor puts that guard on nearly every kernel of every model, the limit of 2**31
+    divided by what the sizes have in common.
     """
-    return any(number >= 2**31 - 2 for number in condition.atoms(sympy.Integer))
+    numbers = condition.atoms(sympy.Integer)
+    return any(number >= _SMALLEST_INDEX_LIMIT for number in numbers)
 
 
 def make_inputs(
@@ -253,9 +258,7 @@ def _check_memory(site: CallSite, values: Values) -> None:
         if not isinstance(node, sympy.Basic):
             length = _storage_length(*_size_stride(node, values))
             device = node.get_device()
-            needed[device] = (
-                needed.get(device, 0) + length * node.get_dtype().itemsize
-            )
+            needed[device] = needed.get(device, 0) + length * node.get_dtype().itemsize
     for device, needed_bytes in needed.items():
         free_bytes = _free_bytes(device)
         if free_bytes is not None and needed_bytes > _USABLE_MEMORY * free_bytes:

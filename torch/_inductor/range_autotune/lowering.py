@@ -7,9 +7,10 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TYPE_CHECKING
 
-import torch
 from torch._dynamo.utils import counters, preserve_rng_state
 from torch.utils import _pytree as pytree
+
+import torch
 
 from .. import config, ir
 from ..codegen.subgraph import generate_module, SubgraphModule
@@ -97,6 +98,7 @@ class Tuning:
 
     @property
     def name(self) -> str:
+        """The registration's, for logs."""
         return self.registration.name
 
     def reject(self, index: int, reason: str, where: str = "") -> None:
@@ -342,7 +344,9 @@ def _runners(
             tuning.site, point, tuning.registration.options.input_gen_fns
         )
     except (MemoryError, torch.OutOfMemoryError) as e:
-        log.info("%s: size %s is not measured: %s", tuning.name, point.size, one_line(e))
+        log.info(
+            "%s: size %s is not measured: %s", tuning.name, point.size, one_line(e)
+        )
         return None
     symbol_values = [point.values[symbol] for symbol in tuning.site.symbols()]
 

@@ -12,9 +12,10 @@ import statistics
 import time
 from typing import Any, TYPE_CHECKING
 
-import torch
 from torch._dynamo.device_interface import get_interface_for_device
 from torch._dynamo.utils import counters
+
+import torch
 
 from ..runtime.benchmarking import benchmarker
 from .candidates import one_line
@@ -243,11 +244,11 @@ def as_good_as_best(measured: RangeTimes, rules: ChoiceRules) -> dict[int, float
 
 def _tolerance(measured: RangeTimes, first: int, second: int) -> float:
     """Twice the error of a comparison of two candidates, within NOISE and its limit."""
-    errors = [
-        math.hypot(times[first].error, times[second].error)
-        for times in measured.at.values()
-        if isinstance(times[first], Timing) and isinstance(times[second], Timing)
-    ]
+    errors = []
+    for times in measured.at.values():
+        one, other = times[first], times[second]
+        if isinstance(one, Timing) and isinstance(other, Timing):
+            errors.append(math.hypot(one.error, other.error))
     noise = 2 * statistics.fmean(errors) if errors else 0.0
     return min(max(noise, NOISE), _NOISE_LIMIT)
 

@@ -8,6 +8,7 @@ it has none.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from typing import Any, Generic, TYPE_CHECKING, TypeVar
 
@@ -55,6 +56,7 @@ class DimRange:
 
     @property
     def bounded(self) -> bool:
+        """Whether it has an end."""
         return self.end != math.inf
 
     @property
@@ -63,6 +65,7 @@ class DimRange:
         return self.end - 1
 
     def overlaps(self, other: DimRange) -> bool:
+        """Whether some size is in both."""
         return self.start < other.end and other.start < self.end
 
     def intersect(self, other: DimRange) -> DimRange | None:
@@ -112,7 +115,7 @@ def parse_ranges(values: Any) -> tuple[DimRange, ...]:
         )
     ranges = tuple(parse_range(value, i) for i, value in enumerate(values))
     check_disjoint(ranges)
-    for i, (before, after) in enumerate(zip(ranges, ranges[1:])):
+    for i, (before, after) in enumerate(itertools.pairwise(ranges)):
         if after.start < before.start:
             raise ValueError(
                 f"Ranges must be sorted, but range {i + 1}, {after}, lies below "
@@ -155,7 +158,7 @@ def ranges_from_split_points(points: Any) -> tuple[DimRange, ...]:
                 f"is {point} after {points[i - 1]}"
             )
     edges = [0, *(point + 1 for point in points), math.inf]
-    return tuple(DimRange(int(a), b) for a, b in zip(edges, edges[1:]))
+    return tuple(DimRange(int(a), b) for a, b in itertools.pairwise(edges))
 
 
 def representative_sizes(
@@ -216,9 +219,7 @@ def fill_gaps(
     covered: int | float = within.start
     for segment in segments:
         if covered < segment.sizes.start:
-            filled.append(
-                Segment(DimRange(int(covered), segment.sizes.start), winner)
-            )
+            filled.append(Segment(DimRange(int(covered), segment.sizes.start), winner))
         filled.append(segment)
         covered = segment.sizes.end
     if covered < within.end:

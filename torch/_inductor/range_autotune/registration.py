@@ -55,6 +55,7 @@ class Candidate:
     config_patches: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def does_the_same_as(self, other: Candidate) -> bool:
+        """Equal but for the name."""
         return (
             self.impl == other.impl
             and self.params == other.params
@@ -158,7 +159,7 @@ def make_contest(
         split: set in the form with ``dispatch_on``: all configs compete in all ranges.
 
     Raises:
-        TypeError, ValueError: see ``../../../README.md`` for the rules of registration.
+        ValueError: if configs contradict each other or do not fit the op.
     """
     entries = [entry for config in configs for entry in _entries(config)]
     for config, _, _ in entries:

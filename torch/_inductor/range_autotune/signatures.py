@@ -34,6 +34,7 @@ def implementation_name(fn: Callable[..., Any]) -> str:
 
 
 def argument_names(op: torch._ops.OpOverload) -> list[str]:
+    """The op's parameters, in its order."""
     return [argument.name for argument in op._schema.arguments]
 
 
