@@ -1,0 +1,46 @@
+# `make help` lists the commands; `make demo` and `make test` need nothing set up before.
+
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+PROGRESS := $(PYTHON) -m tools.progress
+READY := $(VENV)/ready
+CODE := setup.py tools test $(wildcard torch examples benchmarks)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test wheel lint fix clean links
+
+help: ## list the commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
+
+demo: $(READY) ## build the patched wheel, install it into .venv, run examples/demo.py
+	@$(PY) -m tools use wheel $(VENV)
+	@$(PY) examples/demo.py
+
+test: links ## link our modules into .venv's torch and run all tests
+	@$(PROGRESS) "run the tests" $(PY) -m pytest -n 2
+
+wheel: $(READY) ## build the patched wheel into dist/
+	@$(PY) setup.py bdist_wheel --reuse
+
+lint: links ## ruff, types, and the patch series
+	@$(VENV)/bin/ruff check $(CODE)
+	@$(VENV)/bin/ruff format --check $(CODE)
+	@$(PY) -m tools check
+	@$(PY) -m tools.typecheck $(VENV)
+
+fix: $(READY) ## let ruff mend and format what it can
+	@$(VENV)/bin/ruff check --fix $(CODE)
+	@$(VENV)/bin/ruff format $(CODE)
+
+clean: ## remove .venv, build/ and dist/
+	rm -rf $(VENV) build dist
+
+links: $(READY)
+	@$(PY) -m tools use links $(VENV)
+
+$(READY): requirements-dev.txt
+	@$(PROGRESS) "make $(VENV)" $(PYTHON) -m venv $(VENV)
+	@$(PROGRESS) "install requirements-dev.txt" \
+		$(PY) -m pip install --quiet --progress-bar=off -r requirements-dev.txt
+	@touch $@
