@@ -6,17 +6,18 @@ import dataclasses
 from typing import Any, TYPE_CHECKING
 
 import sympy
+
+import torch
 from torch.utils import _pytree as pytree
 
 from .. import ir
 from ..codegen.subgraph import free_symbols
+from ..utils import convert_shape_to_inductor
 from ..virtualized import V
 
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import torch
+    from collections.abc import Callable, Mapping, Sequence
 
     from .registration import DispatchDim
 
@@ -33,20 +34,33 @@ class Slot:
 
 
 @dataclasses.dataclass(frozen=True)
+class Inner:
+    """Stands for a value that a region computes before it calls the op."""
+
+    node: torch.fx.Node
+
+
+@dataclasses.dataclass(frozen=True)
 class CallSite:
     """
-    One call of an op in the graph that is being lowered.
+    One call of an op in the graph that is being lowered, maybe with its neighbours.
 
     Args:
         arguments: every argument by name in the op's order, defaults included; a Slot in
-            place of each input, wherever it is nested.
+            place of each input and an Inner in place of each value that the body
+            computes, wherever they are nested.
         inputs: IR tensors, realized and with frozen layouts, and sympy expressions for
             symbolic integers. Sizes are symbolic.
+        body: the graph around the call, one placeholder for each input; None where the
+            call stands alone.
+        call: the op's node in the body.
     """
 
     op: torch._ops.OpOverload
     arguments: Mapping[str, Any]
     inputs: tuple[Any, ...]
+    body: torch.fx.Graph | None = None
+    call: torch.fx.Node | None = None
 
     @classmethod
     def from_call(
@@ -86,12 +100,90 @@ class CallSite:
             raise NotTunable("it has no tensor argument")
         return cls(op, arguments, tuple(inputs))
 
-    def filled(self, leaves: Sequence[Any]) -> dict[str, Any]:
-        """The arguments by name with ``leaves`` in place of the inputs."""
-        return pytree.tree_map(
-            lambda x: leaves[x.index] if isinstance(x, Slot) else x,
-            dict(self.arguments),
-        )
+    @classmethod
+    def from_region(
+        cls, body: torch.fx.Graph, call: torch.fx.Node, inputs: Sequence[Any]
+    ) -> CallSite:
+        """
+        Args:
+            inputs: what the region's lowering is called with, for each placeholder.
+
+        Raises:
+            NotTunable: for an input that no benchmark can be given.
+        """
+        op = call.target
+        assert isinstance(op, torch._ops.OpOverload)
+        placeholders = body.find_nodes(op="placeholder")
+        schema = op._schema.arguments
+        named = {argument.name: value for argument, value in zip(schema, call.args)}
+        named.update(call.kwargs)
+
+        def to_slot(leaf: Any) -> Any:
+            if not isinstance(leaf, torch.fx.Node):
+                return leaf
+            if leaf in placeholders:
+                return Slot(placeholders.index(leaf))
+            return Inner(leaf)
+
+        arguments = {
+            argument.name: pytree.tree_map(
+                to_slot, named.get(argument.name, argument.default_value)
+            )
+            for argument in schema
+        }
+        read_by_op = set(call.all_input_nodes)
+        leaves = [
+            _with_strides_of(node, leaf) if node in read_by_op else leaf
+            for node, leaf in zip(placeholders, inputs)
+        ]
+        return cls(op, arguments, tuple(map(_normalize_leaf, leaves)), body, call)
+
+    def run(
+        self, leaves: Sequence[Any], call_op: Callable[[dict[str, Any]], Any]
+    ) -> Any:
+        """
+        What the call site computes from ``leaves`` in place of its inputs.
+
+        Args:
+            call_op: called with the op's arguments by name; stands in for the op.
+
+        Returns:
+            What ``call_op`` returns, or a list of what the body returns.
+        """
+        if self.body is None:
+            return call_op(self.filled(leaves, {}))
+        values = iter(leaves)
+        env: dict[torch.fx.Node, Any] = {}
+        for node in self.body.nodes:
+            if node.op == "placeholder":
+                env[node] = next(values)
+            elif node is self.call:
+                env[node] = call_op(self.filled(leaves, env))
+            elif node.op == "call_function":
+                args, kwargs = torch.fx.map_arg(
+                    (node.args, node.kwargs), env.__getitem__
+                )
+                env[node] = node.target(*args, **kwargs)
+        (results,) = self.body.output_node().args
+        return [env[node] for node in results]
+
+    def filled(
+        self, leaves: Sequence[Any], env: Mapping[torch.fx.Node, Any]
+    ) -> dict[str, Any]:
+        """The op's arguments by name with ``leaves`` in place of the inputs."""
+
+        def fill(leaf: Any) -> Any:
+            if isinstance(leaf, Slot):
+                return leaves[leaf.index]
+            return env[leaf.node] if isinstance(leaf, Inner) else leaf
+
+        return pytree.tree_map(fill, dict(self.arguments))
+
+    def fake_arguments(self) -> dict[str, Any]:
+        """The op's arguments by name as fake tensors and SymInts, sizes symbolic."""
+        nodes = self.body.nodes if self.body else ()
+        env = {node: node.meta["val"] for node in nodes if "val" in node.meta}
+        return self.filled(self.fake_inputs(), env)
 
     @property
     def tensor_names(self) -> frozenset[str]:
@@ -103,17 +195,16 @@ class CallSite:
         )
 
     def _is_tensor(self, leaf: Any) -> bool:
-        return isinstance(leaf, Slot) and isinstance(
-            self.inputs[leaf.index], ir.TensorBox
-        )
+        if isinstance(leaf, Slot):
+            return isinstance(self.inputs[leaf.index], ir.TensorBox)
+        return isinstance(leaf, Inner)
 
-    def parameter_of(self, index: int) -> str:
-        """The name of the argument that holds an input."""
-        return next(
-            name
-            for name, value in self.arguments.items()
-            if Slot(index) in pytree.tree_leaves(value)
-        )
+    def parameter_of(self, index: int) -> str | None:
+        """The argument that holds an input; None if only the op's neighbours read it."""
+        for name, value in self.arguments.items():
+            if Slot(index) in pytree.tree_leaves(value):
+                return name
+        return None
 
     def symbols(self) -> list[sympy.Symbol]:
         """All symbols in the inputs\' sizes, strides and offsets, sorted."""
@@ -132,16 +223,29 @@ class CallSite:
             ValueError: if the tensor has no such dimension.
             NotTunable: if the tensor is None here.
         """
-        slot = self.arguments[dim.tensor_name]
-        if not isinstance(slot, Slot):
-            raise NotTunable(f"dispatch tensor '{dim.tensor_name}' is {slot}")
-        shape = self.inputs[slot.index].get_size()
+        shape = self._shape_of(dim.tensor_name)
         if not -len(shape) <= dim.dim_index < len(shape):
             raise ValueError(
                 f"Dimension index {dim.dim_index} out of range for tensor "
                 f"'{dim.tensor_name}' with shape [{', '.join(map(str, shape))}]"
             )
         return sympy.sympify(shape[dim.dim_index])
+
+    def _shape_of(self, tensor_name: str) -> list[Any]:
+        leaf = self.arguments[tensor_name]
+        if isinstance(leaf, Slot):
+            return self.inputs[leaf.index].get_size()
+        if isinstance(leaf, Inner):
+            return convert_shape_to_inductor(leaf.node.meta["val"].shape)
+        raise NotTunable(f"dispatch tensor '{tensor_name}' is {leaf}")
+
+
+def _with_strides_of(node: torch.fx.Node, leaf: Any) -> Any:
+    """An op's kernel may count on the strides that it has in eager mode."""
+    if not isinstance(leaf, ir.TensorBox):
+        return leaf
+    strides = convert_shape_to_inductor(node.meta["val"].stride())
+    return ir.ExternKernel.require_exact_strides(leaf, strides)
 
 
 def _normalize_leaf(leaf: Any) -> Any:

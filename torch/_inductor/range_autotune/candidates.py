@@ -11,15 +11,14 @@ import dataclasses
 from typing import Any, TYPE_CHECKING
 
 from torch._dynamo.utils import counters
-from torch.fx.experimental.symbolic_shapes import (
-    _ShapeEnvGuardError,
-    statically_known_true,
-)
+from torch.fx.experimental.symbolic_shapes import _ShapeEnvGuardError
 from torch.utils import _pytree as pytree
 
 import torch
 
 from ..codegen.subgraph import trace_subgraph
+from ..utils import convert_shape_to_inductor
+from ..virtualized import V
 from .registration import Candidate
 from .signatures import bind
 
@@ -39,10 +38,18 @@ class CandidateError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Outputs:
-    """What the op returns: fake tensors with symbolic sizes, and how they are nested."""
+    """
+    What a call site returns: fake tensors with symbolic sizes.
+
+    Args:
+        tensors: what its graph returns, flat.
+        spec: how they are nested.
+        of_op: what the op itself returns, flat; the contract of every candidate.
+    """
 
     tensors: tuple[torch.Tensor, ...]
     spec: pytree.TreeSpec
+    of_op: tuple[torch.Tensor, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,19 +85,26 @@ def trace_fallback(site: CallSite) -> tuple[TracedCandidate, Outputs]:
     Raises:
         CandidateError: if the op's own fake kernel does not give one.
     """
-    spec: list[pytree.TreeSpec] = []
+    nestings: list[pytree.TreeSpec] = []
+    of_op: list[Any] = []
+
+    def call_op(values: dict[str, Any]) -> Any:
+        result = _call_op(site, values)
+        of_op[:] = pytree.tree_leaves(result)
+        return result
 
     def call(*leaves: Any) -> list[Any]:
-        flat, nesting = pytree.tree_flatten(_call_op(site, site.filled(leaves)))
-        spec.append(nesting)
+        flat, nesting = pytree.tree_flatten(site.run(leaves, call_op))
+        nestings.append(nesting)
         return flat
 
     graph = _trace(call, site, keep_op=True)
     tensors = tuple(_output_values(graph))
-    for value in tensors:
+    for value in (*of_op, *tensors):
         if not isinstance(value, torch.Tensor):
             raise CandidateError(f"it returns a {type(value).__name__}, not a tensor")
-    return TracedCandidate(FALLBACK, graph), Outputs(tensors, spec[-1])
+    outputs = Outputs(tensors, nestings[-1], tuple(of_op))
+    return TracedCandidate(FALLBACK, graph), outputs
 
 
 def trace_candidate(
@@ -98,8 +112,8 @@ def trace_candidate(
 ) -> TracedCandidate | Rejection:
     """The candidate's graph; a Rejection if it has none or breaks the contract."""
     try:
-        graph = _candidate_graph(candidate, site)
-        _check_outputs(graph, outputs)
+        graph = _candidate_graph(candidate, site, outputs)
+        _check_no_writes(graph)
         _pin_strides(graph, outputs)
     except _ShapeEnvGuardError as e:
         counters["inductor"]["custom_op_decomp_guard_skips"] += 1
@@ -122,15 +136,25 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {first}"
 
 
-def _candidate_graph(candidate: Candidate, site: CallSite) -> torch.fx.GraphModule:
+def _candidate_graph(
+    candidate: Candidate, site: CallSite, outputs: Outputs
+) -> torch.fx.GraphModule:
     impl = candidate.impl
 
-    def call(*leaves: Any) -> list[Any]:
-        values = site.filled(leaves)
+    def call_op(values: dict[str, Any]) -> Any:
         if impl is None:
-            return pytree.tree_leaves(_call_op(site, {**values, **candidate.params}))
-        args, kwargs = bind(site.op, impl, values, site.tensor_names, candidate.params)
-        return _with_own_memory(pytree.tree_leaves(impl(*args, **kwargs)))
+            result = _call_op(site, {**values, **candidate.params})
+        else:
+            args, kwargs = bind(
+                site.op, impl, values, site.tensor_names, candidate.params
+            )
+            result = impl(*args, **kwargs)
+        flat, nesting = pytree.tree_flatten(result)
+        _check_outputs(flat, outputs.of_op, pytree.tree_leaves(values))
+        return pytree.tree_unflatten(_with_own_memory(flat), nesting)
+
+    def call(*leaves: Any) -> list[Any]:
+        return pytree.tree_leaves(site.run(leaves, call_op))
 
     return _trace(call, site, keep_op=impl is None)
 
@@ -143,11 +167,19 @@ def _with_own_memory(results: list[Any]) -> list[Any]:
         if not isinstance(result, torch.Tensor):
             owned.append(result)
             continue
-        at_start = statically_known_true(result.storage_offset() == 0)
+        at_start = _known_equal([result.storage_offset()], [0])
         apart = _storage(result) not in seen
         owned.append(result if apart and at_start else result.clone())
         seen.add(_storage(owned[-1]))
     return owned
+
+
+def _known_equal(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    """Whether sizes are provably equal; asked of their expressions, which no tracer sees."""
+    return len(a) == len(b) and all(
+        V.graph.sizevars.statically_known_equals(x, y)
+        for x, y in zip(convert_shape_to_inductor(a), convert_shape_to_inductor(b))
+    )
 
 
 def _storage(tensor: torch.Tensor) -> int:
@@ -193,16 +225,25 @@ def _output_values(graph: torch.fx.GraphModule) -> list[Any]:
     ]
 
 
-def _check_outputs(graph: torch.fx.GraphModule, outputs: Outputs) -> None:
-    values = _output_values(graph)
-    if len(values) != len(outputs.tensors):
+def _check_outputs(
+    values: Sequence[Any], expected: Sequence[torch.Tensor], inputs: Sequence[Any]
+) -> None:
+    """
+    Raises CandidateError unless fake ``values`` are as the op's own.
+
+    Args:
+        inputs: what the implementation was given; callers may write to what an op
+            returns, so that it must have memory of its own.
+    """
+    if len(values) != len(expected):
         raise CandidateError(
-            f"it returns {len(values)} outputs, the op {len(outputs.tensors)}"
+            f"it returns {len(values)} outputs, the op {len(expected)}"
         )
-    for i, (value, expected) in enumerate(zip(values, outputs.tensors)):
-        _check_output(i, value, expected)
-    _check_no_alias(graph)
-    _check_no_writes(graph)
+    taken = {_storage(x) for x in inputs if isinstance(x, torch.Tensor)}
+    for i, (value, wanted) in enumerate(zip(values, expected)):
+        _check_output(i, value, wanted)
+        if _storage(value) in taken:
+            raise CandidateError(f"output {i} shares memory with an input")
 
 
 def _pin_strides(graph: torch.fx.GraphModule, outputs: Outputs) -> None:
@@ -221,22 +262,11 @@ def _check_output(index: int, value: Any, expected: torch.Tensor) -> None:
             raise CandidateError(
                 f"output {index} has {what} {got}, the op's has {wanted}"
             )
-    if value.dim() != expected.dim() or not all(
-        statically_known_true(a == b) for a, b in zip(value.shape, expected.shape)
-    ):
+    if not _known_equal(value.shape, expected.shape):
         raise CandidateError(
             f"output {index} has shape {list(value.shape)}, the op's has "
             f"{list(expected.shape)}"
         )
-
-
-def _check_no_alias(graph: torch.fx.GraphModule) -> None:
-    """An op returns tensors of its own: callers may write to them."""
-    inputs = [node.meta["val"] for node in graph.graph.find_nodes(op="placeholder")]
-    taken = {_storage(value) for value in inputs if isinstance(value, torch.Tensor)}
-    for i, value in enumerate(_output_values(graph)):
-        if _storage(value) in taken:
-            raise CandidateError(f"output {i} shares memory with an input")
 
 
 def _check_no_writes(graph: torch.fx.GraphModule) -> None:

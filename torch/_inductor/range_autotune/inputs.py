@@ -204,7 +204,7 @@ def _make_input(
     size, stride = _size_stride(node, values)
     dtype, device = node.get_dtype(), node.get_device()
     name = site.parameter_of(index)
-    if name in input_gen_fns:
+    if name is not None and name in input_gen_fns:
         shaped = torch.empty_strided(size, stride, dtype=dtype, device=device).zero_()
         return _generated(site, name, input_gen_fns[name](shaped), shaped)
     length = _storage_length(size, stride)

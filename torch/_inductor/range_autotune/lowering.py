@@ -13,7 +13,11 @@ from torch.utils import _pytree as pytree
 import torch
 
 from .. import config, ir
-from ..codegen.subgraph import generate_module, SubgraphModule
+from ..codegen.subgraph import (
+    generate_module,
+    inline_subgraph_to_ir_nodes,
+    SubgraphModule,
+)
 from ..virtualized import V
 from .call_site import CallSite, NotTunable
 from .candidates import (
@@ -142,15 +146,49 @@ def lower_call(
     """
     try:
         site = CallSite.from_call(registration.op, args, kwargs)
-        tuning = prepare(registration, site)
+        return _tune(registration, site)
     except (NotTunable, CandidateError) as e:
         log.info("%s is not tuned here: %s", registration.name, one_line(e))
         return None
+
+
+def _tune(registration: Registration, site: CallSite) -> Any:
+    tuning = prepare(registration, site)
     if not tuning.traced:
         return None
-    winners = decide(tuning)
-    results = emit(tuning, winners)
+    results = emit(tuning, decide(tuning))
     return pytree.tree_unflatten(results, tuning.outputs.spec)
+
+
+def lower_region(
+    registration: Registration,
+    body: torch.fx.GraphModule,
+    call: torch.fx.Node,
+    inputs: Sequence[Any],
+) -> list[Any]:
+    """
+    Tunes and lowers one call of a registered op together with its neighbours.
+
+    Args:
+        body: the region's graph.
+        call: the op's node in it.
+        inputs: what a lowering is called with, one for each placeholder.
+
+    Returns:
+        IR nodes, one for each output of the region.
+    """
+    result = None
+    V.active_user_lowering_ops.add(registration.op)
+    try:
+        site = CallSite.from_region(body.graph, call, inputs)
+        result = _tune(registration, site)
+    except (NotTunable, CandidateError) as e:
+        log.info("%s is not tuned here: %s", registration.name, one_line(e))
+    finally:
+        V.active_user_lowering_ops.discard(registration.op)
+    if result is not None:
+        return result
+    return inline_subgraph_to_ir_nodes(body, list(inputs), registration.name)
 
 
 def prepare(registration: Registration, site: CallSite) -> Tuning:
@@ -192,7 +230,7 @@ def _generated_contest(registration: Registration, site: CallSite) -> Contest:
     generate = registration.config_generator
     assert generate is not None
     with V.fake_mode:
-        fakes = site.filled(site.fake_inputs())
+        fakes = site.fake_arguments()
         tensors = {n: v for n, v in fakes.items() if isinstance(v, torch.Tensor)}
         configs = generate(tensors)
     if not isinstance(configs, (list, tuple)):

@@ -1,0 +1,354 @@
+# Owner(s): ["module: inductor"]
+"""An autotuned op and its neighbours: which join it, and what is emitted for them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from unittest import mock
+
+import torch
+from hypothesis import given, settings, strategies as st
+from torch._inductor import config
+from torch._inductor.kernel.custom_op import (
+    CustomOpConfig,
+    CustomOpRangeConfig,
+    register_custom_op_autotuning,
+)
+from torch._inductor.lowering import user_lowerings
+from torch._inductor.range_autotune import lowering, regions
+from torch._inductor.range_autotune.measure import Timing
+from torch._inductor.test_case import run_tests, TestCase
+from torch._inductor.utils import run_and_get_code
+from torch.testing._internal.inductor_utils import GPU_TYPE, HAS_GPU
+
+
+DEVICE = GPU_TYPE if HAS_GPU else "cpu"
+RANGES = [(0, 100), (100, math.inf)]
+SIZES = (64, 2, 99, 100, 333)
+_numbers = itertools.count()
+
+
+def tuned_op(dims=1):
+    """x * 2, with an implementation for each of two ranges; all are equal."""
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    op = torch.library.custom_op(f"fusion::op{next(_numbers)}", mutates_args=())(fn)
+    op.register_fake(torch.empty_like)
+    register_custom_op_autotuning(
+        op,
+        configs=[
+            CustomOpRangeConfig("x", 0, RANGES, [lambda x: x + x, lambda x: 2 * x])
+        ],
+    )
+    return op
+
+
+def first_then_second(runners, *_):
+    """Made-up times: candidate 0 wins in the first range, candidate 1 in the second."""
+    times = {}
+    for index, run in runners.items():
+        best = int(run()[0].shape[0] >= 100)
+        times[index] = Timing(1.0 if index == best else 2.0)
+    return times
+
+
+class FusionTestCase(TestCase):
+    def setUp(self):
+        super().setUp()
+        torch._dynamo.reset()
+        before = dict(user_lowerings)
+        self.addCleanup(lambda: (user_lowerings.clear(), user_lowerings.update(before)))
+
+    def compile(self, fn, *args):
+        """The compiled function, and the wrapper code of each branch and of the rest."""
+        for arg in args:
+            if arg.dim() and arg.shape[0] == SIZES[0]:
+                torch._dynamo.mark_dynamic(arg, 0)
+        compiled = torch.compile(fn)
+        with mock.patch.object(lowering, "time_candidates", first_then_second):
+            _, codes = run_and_get_code(compiled, *args)
+        return compiled, codes[-1]
+
+    def check(self, fn, make, kernels, outside=0):
+        """
+        Compiles and compares at sizes in both ranges.
+
+        Args:
+            kernels: of each branch.
+            outside: kernels outside of them.
+        """
+        compiled, code = self.compile(fn, *make(SIZES[0]))
+        for size in SIZES:
+            args = make(size)
+            with torch._dynamo.config.patch(error_on_recompile=True):
+                self.assertEqual(compiled(*args), fn(*args), msg=f"at size {size}")
+        calls = kernel_calls(code)
+        branches = [n for name, n in calls.items() if name.startswith("size_branch")]
+        self.assertEqual(branches, [kernels] * 2, msg=code)
+        self.assertEqual(calls["call"], outside, msg=code)
+
+
+def kernel_calls(code):
+    """The number of kernel launches in each function of a Python wrapper."""
+    counts = {"call": 0}
+    name = None
+    for line in code.splitlines():
+        if found := re.match(r"\s*def (\w+)\((?:self, )?args\):", line):
+            name = found[1]
+            counts[name] = 0
+        elif name and re.match(r"\s+(cpp_fused|triton_\w+_fused)_\w+(\.run)?\(", line):
+            counts[name] += 1
+        elif line and not line[0].isspace() and not line.startswith("def"):
+            name = None
+    return counts
+
+
+def rows(n, columns=8):
+    return torch.linspace(-1, 1, n * columns, device=DEVICE).view(n, columns)
+
+
+class TestEmittedCode(FusionTestCase):
+    def test_epilogue(self):
+        op = tuned_op()
+        self.check(lambda x: torch.relu(op(x)) * 3 + 1, lambda n: (rows(n),), 1)
+
+    def test_without_fusion(self):
+        op = tuned_op()
+        with config.patch(enable_custom_op_fusion=False):
+            self.check(lambda x: torch.relu(op(x)), lambda n: (rows(n),), 1, 1)
+
+    def test_prologue(self):
+        op = tuned_op()
+        self.check(lambda x: op(torch.sin(x) + 1), lambda n: (rows(n),), 1)
+
+    def test_gate_and_bias(self):
+        """The other operands' own work joins where only the region reads it."""
+        op = tuned_op()
+        bias = torch.arange(8.0, device=DEVICE)
+
+        def fn(x, gate):
+            return torch.nn.functional.silu(gate) * op(x) + bias
+
+        self.check(fn, lambda n: (rows(n), rows(n).cos()), 1)
+
+    def test_residual_and_cast(self):
+        op = tuned_op()
+
+        def fn(x):
+            return (op(x.half().float()) + x).half()
+
+        self.check(fn, lambda n: (rows(n),), 1)
+
+    def test_value_read_elsewhere_too(self):
+        op = tuned_op()
+
+        def fn(x):
+            y = torch.relu(op(x))
+            return y, (y * 3).sum(-1)
+
+        self.check(fn, lambda n: (rows(n),), 1, 1)
+
+    def test_reduction_stays_outside(self):
+        op = tuned_op()
+        self.check(
+            lambda x: torch.softmax(op(x) + 1, dim=-1), lambda n: (rows(n),), 1, 1
+        )
+
+    def test_several_outputs(self):
+        def fn(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return x * 2, x + 1
+
+        op = torch.library.custom_op(f"fusion::op{next(_numbers)}", mutates_args=())(fn)
+        op.register_fake(lambda x: (torch.empty_like(x), torch.empty_like(x)))
+        impls = [lambda x: (x + x, 1 + x), lambda x: (2 * x, x + 1)]
+        register_custom_op_autotuning(
+            op, configs=[CustomOpRangeConfig("x", 0, RANGES, impls)]
+        )
+
+        def model(x):
+            a, b = op(x)
+            return torch.relu(a) + torch.sin(b)
+
+        self.check(model, lambda n: (rows(n),), 1)
+
+    def test_op_behind_op(self):
+        """Each has a dispatch of its own; what lies between them joins one."""
+        op = tuned_op()
+        compiled, code = self.compile(lambda x: op(torch.sin(op(x))) + x, rows(64))
+        for n in SIZES:
+            self.assertEqual(compiled(rows(n)), torch.sin(rows(n) * 2) * 2 + rows(n))
+        self.assertEqual(kernel_calls(code)["call"], 0)
+
+    def test_fallback_in_a_branch(self):
+        op = tuned_op()
+        register_custom_op_autotuning(
+            op, configs=[CustomOpRangeConfig("x", 0, RANGES[1:], [lambda x: 2 * x])]
+        )
+        compiled, code = self.compile(lambda x: torch.relu(op(x)) + 1, rows(64))
+        for n in SIZES:
+            self.assertEqual(compiled(rows(n)), torch.relu(rows(n) * 2) + 1)
+        self.assertEqual(kernel_calls(code)["call"], 0)
+
+    def test_input_that_is_written_later(self):
+        op = tuned_op()
+
+        def fn(x, state):
+            y = torch.relu(op(x)) + state
+            state.add_(1)
+            return y + 1
+
+        x = rows(64)
+        state, expected = torch.zeros(8, device=DEVICE), torch.zeros(8, device=DEVICE)
+        compiled, _ = self.compile(fn, x, state)
+        expected.add_(1)
+        for n in SIZES:
+            result = compiled(rows(n), state)
+            self.assertEqual(result, torch.relu(rows(n) * 2) + expected + 1)
+            expected.add_(1)
+            self.assertEqual(state, expected)
+
+
+def traced(fn, *args):
+    """A graph as it is behind the post-grad passes, symbolic in the first size."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.fx.experimental.symbolic_shapes import (
+        DimDynamic,
+        ShapeEnv,
+        StatelessSymbolicContext,
+    )
+
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    context = StatelessSymbolicContext([DimDynamic.DYNAMIC, DimDynamic.STATIC])
+    fakes = [
+        mode.from_tensor(arg, symbolic_context=context if arg.dim() == 2 else None)
+        for arg in args
+    ]
+    return make_fx(fn, tracing_mode="real")(*fakes)
+
+
+class TestLegality(FusionTestCase):
+    def joined(self, fn, *args):
+        """The names of the nodes that join the first call of a registered op."""
+        gm = traced(fn, *args)
+        call = next(n for n in gm.graph.nodes if n.target in user_lowerings)
+        found = regions.find_region(call, set())
+        names = [n.target.__name__.partition(".")[0] for n in found.nodes]
+        return [re.sub(r"op\d+", "op", name) for name in names]
+
+    def test_chain_and_tree(self):
+        op = tuned_op()
+        self.assertEqual(
+            self.joined(lambda x: torch.relu(op(x)) * torch.sin(op(x) + x), rows(4)),
+            ["op", "relu", "add", "sin", "mul"],
+        )
+        self.assertEqual(
+            self.joined(lambda x: (y := op(x)).relu() * (y.sin() + x), rows(4)),
+            ["op", "relu", "sin", "add", "mul"],
+        )
+
+    def test_no_way_out_and_back_in(self):
+        op = tuned_op()
+
+        def fn(x):
+            y = op(x)
+            return y.sin() + y.sum(-1, keepdim=True)
+
+        self.assertEqual(self.joined(fn, rows(4)), ["op", "sin"])
+
+    def test_producer_with_another_reader_stays_outside(self):
+        op = tuned_op()
+
+        def fn(x):
+            z = x.sin()
+            return op(z.cos()), z
+
+        self.assertEqual(self.joined(fn, rows(4)), ["cos", "op"])
+
+    def test_nothing_moves_past_a_write(self):
+        op = tuned_op()
+
+        def fn(x, state):
+            y = op(x).sin()
+            state.add_(1)
+            return y.cos() + state
+
+        self.assertEqual(self.joined(fn, rows(4), torch.zeros(8)), ["op", "sin"])
+
+        def before(x, state):
+            z = x + state
+            state.add_(1)
+            return op(z)
+
+        self.assertEqual(self.joined(before, rows(4), torch.zeros(8)), ["op"])
+
+    def test_other_shapes_and_random_numbers_stay_outside(self):
+        op = tuned_op()
+
+        def fn(x):
+            y = op(x)
+            return y[:, :2].sin(), y + x[:1, None], torch.bernoulli(y.abs())
+
+        self.assertEqual(self.joined(fn, rows(4)), ["op", "abs"])
+
+    def test_static_and_rangeless_calls_form_no_region(self):
+        op = tuned_op()
+        static = torch.fx.symbolic_trace(lambda x: op(x).sin())
+        regions.form_regions(static)
+        self.assertEqual(len(static.graph.nodes), 4)
+        register_custom_op_autotuning(op, configs=[CustomOpConfig(lambda x: 2 * x)])
+        gm = traced(lambda x: op(x).sin(), rows(4))
+        regions.form_regions(gm)
+        self.assertEqual(
+            [n.target.__name__ for n in gm.graph.nodes if n.op == "call_function"],
+            [op._opoverload.__name__, "sin.default"],
+        )
+
+    # The first operand of a step is a value made before, the second a value or an input.
+    steps = st.lists(
+        st.tuples(
+            st.sampled_from(["relu", "sin", "add", "mul", "sum", "half", "op", "view"]),
+            st.integers(0, 9),
+            st.integers(0, 9),
+        ),
+        min_size=1,
+        max_size=10,
+    )
+
+    @settings(max_examples=60, deadline=None, derandomize=True)
+    @given(steps, st.lists(st.integers(0, 9), min_size=1, max_size=3))
+    def test_random_graphs_compute_the_same(self, steps, returned):
+        op = tuned_op()
+
+        def fn(x, other):
+            values = [x, other, op(x)]
+            for kind, i, j in steps:
+                a, b = values[i % len(values)], values[j % len(values)]
+                values.append(
+                    {
+                        "relu": lambda a=a: torch.relu(a),
+                        "sin": lambda a=a: torch.sin(a),
+                        "add": lambda a=a, b=b: a + b,
+                        "mul": lambda a=a, b=b: a * b,
+                        "sum": lambda a=a: a.sum(-1, keepdim=True),
+                        "half": lambda a=a: a.half().float(),
+                        "op": lambda a=a: op(a),
+                        "view": lambda a=a: a.flip(-1),
+                    }[kind]()
+                )
+            return [values[-1 - i % len(values)] for i in returned]
+
+        args = rows(4), rows(4).cos()
+        gm = traced(fn, *args)
+        expected = gm(*args)
+        regions.form_regions(gm)
+        gm.graph.lint()
+        self.assertEqual(gm(*args), expected)
+
+
+if __name__ == "__main__":
+    run_tests()

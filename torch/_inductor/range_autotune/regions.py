@@ -1,0 +1,240 @@
+"""
+Which neighbours of an op share its choice, so that each branch of a dispatch is fused as
+if it stood alone.
+
+An FX pass behind the post-grad passes. A call whose choice depends on a symbolic size
+becomes one node with a small graph inside: the op, the pointwise work on its result, and
+what is computed only for these. Candidates are that graph with the op replaced, so that
+tracing, measuring and emitting all see the fused whole.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import operator
+from typing import Any, TYPE_CHECKING
+
+import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch.fx.passes.tools_common import stable_topological_sort
+from torch.fx.passes.utils.fuser_utils import (
+    erase_nodes,
+    fuse_as_graphmodule,
+    insert_subgm,
+)
+
+from .registration import Registration
+
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+log = logging.getLogger("torch._inductor.kernel.custom_op")
+
+# Compilation time grows with a region, and every candidate repeats it.
+_MOST_NODES = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class SubgraphBoundaryInfo:
+    """
+    A call and the nodes that join it, in the order of the graph.
+
+    Args:
+        call: the registered op's node.
+        nodes: all nodes of the region, the call among them.
+    """
+
+    registration: Registration
+    call: torch.fx.Node
+    nodes: tuple[torch.fx.Node, ...]
+
+
+def form_regions(gm: torch.fx.GraphModule) -> None:
+    """
+    Replaces each dispatched call and the neighbours that may join it by one node.
+
+    Args:
+        gm: a post-grad graph with fake values in its metadata; changed in place.
+    """
+    calls = [node for node in gm.graph.nodes if _dispatched_registration(node)]
+    taken: set[torch.fx.Node] = set()
+    for number, call in enumerate(calls):
+        if call in taken:
+            continue
+        region = find_region(call, taken)
+        if len(region.nodes) > 1:
+            taken.update(region.nodes)
+            _replace(gm, region, f"autotuned_region_{number}")
+    if taken:
+        stable_topological_sort(gm)
+        gm.graph.lint()
+        gm.recompile()
+
+
+def _dispatched_registration(node: torch.fx.Node) -> Registration | None:
+    """The registration of a call that may get more than one winner."""
+    from ..lowering import user_lowerings
+
+    lowering = user_lowerings.get(node.target)  # type: ignore[call-overload]
+    registration = getattr(lowering, "registration", None)
+    if not isinstance(registration, Registration):
+        return None
+    if registration.split is None and (
+        registration.contest is None or registration.contest.table is None
+    ):
+        return None
+    has_symbols = any(
+        isinstance(tensor, torch.Tensor) and tensor._has_symbolic_sizes_strides
+        for tensor in _values(node.all_input_nodes)
+    )
+    return registration if has_symbols else None
+
+
+def _values(nodes: Iterable[torch.fx.Node]) -> Iterator[Any]:
+    return (node.meta.get("val") for node in nodes)
+
+
+def find_region(
+    call: torch.fx.Node, taken: set[torch.fx.Node]
+) -> SubgraphBoundaryInfo:
+    """
+    The largest set of neighbours that may join a call.
+
+    No path leads out of it and back in, and nothing in the graph between its first and
+    its last node writes to a tensor.
+
+    Args:
+        taken: nodes of other regions.
+    """
+    registration = _dispatched_registration(call)
+    assert registration is not None
+    order = {node: i for i, node in enumerate(call.graph.nodes)}
+    members = _with_epilogue(call, taken)
+    _add_producers(members, call, taken)
+    return SubgraphBoundaryInfo(
+        registration, call, tuple(sorted(members, key=order.__getitem__))
+    )
+
+
+def _with_epilogue(
+    call: torch.fx.Node, taken: set[torch.fx.Node]
+) -> set[torch.fx.Node]:
+    """The call and the work on its result, as far as it is pointwise."""
+    members = {call}
+    # Nodes outside that depend on the region: what reads them cannot be inside.
+    behind: set[torch.fx.Node] = set()
+    node = call.next
+    while node.op != "output" and not writes(node) and len(members) < _MOST_NODES:
+        inputs = node.all_input_nodes
+        reads_members = any(i in members for i in inputs)
+        reads_behind = any(i in behind for i in inputs)
+        if reads_members or reads_behind:
+            joins = can_follow(node, call) and node not in taken and not reads_behind
+            (members if joins else behind).add(node)
+        node = node.next
+    return members
+
+
+def _add_producers(
+    members: set[torch.fx.Node], call: torch.fx.Node, taken: set[torch.fx.Node]
+) -> None:
+    """Adds what is computed for the region only, back to the last write before it."""
+    node = max(members, key=list(call.graph.nodes).index)
+    while node.op != "root" and len(members) < _MOST_NODES:
+        if node not in members:
+            if writes(node):
+                break
+            used_inside = bool(node.users) and all(u in members for u in node.users)
+            if used_inside and is_pointwise(node) and node not in taken:
+                members.add(node)
+        node = node.prev
+
+
+def can_follow(node: torch.fx.Node, call: torch.fx.Node) -> bool:
+    """Whether a node that reads the region may be computed in each branch."""
+    if node.target is operator.getitem:
+        return node.args[0] is call
+    if not is_pointwise(node):
+        return False
+    value = node.meta["val"]
+    return any(
+        value.device == result.device and same_shape(value, result)
+        for result in torch.utils._pytree.tree_leaves(call.meta.get("val"))
+        if isinstance(result, torch.Tensor)
+    )
+
+
+def same_shape(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether fake tensors are known to have one shape."""
+    return a.dim() == b.dim() and all(
+        statically_known_true(x == y) for x, y in zip(a.shape, b.shape)
+    )
+
+
+def is_pointwise(node: torch.fx.Node) -> bool:
+    """Whether each element of the one result depends on one of each operand only."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload) or _is_registered(target):
+        return False
+    return (
+        torch.Tag.pointwise in target.tags
+        and torch.Tag.nondeterministic_seeded not in target.tags
+        and not target._schema.is_mutable
+        and isinstance(node.meta.get("val"), torch.Tensor)
+    )
+
+
+def _is_registered(target: torch._ops.OpOverload) -> bool:
+    from ..lowering import user_lowerings
+
+    return target in user_lowerings
+
+
+def writes(node: torch.fx.Node) -> bool:
+    """Whether a node may write to a tensor; others are not moved past it."""
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        return target._schema.is_mutable
+    return node.op == "call_function" and target is not operator.getitem
+
+
+def _replace(gm: torch.fx.GraphModule, region: SubgraphBoundaryInfo, name: str) -> None:
+    """Puts one node in the place of a region's nodes."""
+    nodes = list(region.nodes)
+    body, inputs, outputs = fuse_as_graphmodule(
+        gm, nodes, name, always_return_tuple=True
+    )
+    call = body.graph.find_nodes(op="call_function", target=region.call.target)[0]
+    insert_subgm(gm, body, inputs, outputs, nodes[-1])
+    erase_nodes(gm, nodes)
+    module_call = gm.graph.find_nodes(op="call_module", target=name)[0]
+    with gm.graph.inserting_before(module_call):
+        node = gm.graph.call_function(_lowering_of(region, body, call, name), inputs)
+    node.meta = dict(module_call.meta)
+    module_call.replace_all_uses_with(node)
+    gm.graph.erase_node(module_call)
+    gm.delete_submodule(name)
+    log.debug("%s: joined by %s", region.call, [n.name for n in nodes])
+
+
+def _lowering_of(
+    region: SubgraphBoundaryInfo,
+    body: torch.fx.GraphModule,
+    call: torch.fx.Node,
+    name: str,
+) -> Any:
+    """A target for the region's node that Inductor calls with IR in place of tensors."""
+
+    def lower(*inputs: Any) -> list[Any]:
+        from .lowering import lower_region
+
+        if any(isinstance(x, torch.Tensor) for x in inputs):
+            # Lowering torch.cond runs its branches' graphs to look for aliases.
+            return list(body(*inputs))
+        return lower_region(region.registration, body, call, inputs)
+
+    lower.__name__ = lower.__qualname__ = name
+    lower._inductor_lowering_function = True  # type: ignore[attr-defined]  # its protocol
+    return lower
