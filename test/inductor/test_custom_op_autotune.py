@@ -36,7 +36,7 @@ from torch._inductor.kernel.custom_op import (
     register_custom_op_autotuning,
 )
 from torch._inductor.range_autotune import lowering
-from torch._inductor.range_autotune.measure import Timing
+from torch._inductor.range_autotune.measure import Failure, Timing
 
 
 if TYPE_CHECKING:
@@ -746,6 +746,43 @@ class TestFailingCandidates(AutotuneTestCase):
             self.reason(bad),
             """op: candidate 'bad' is left out in range [512, 2048): it does not run: RuntimeError: too large""",
         )
+
+    def test_fails_in_another_range_than_it_won(self):
+        def fails(x: torch.Tensor) -> torch.Tensor:
+            if x.shape[0] > 1000:
+                raise RuntimeError("too large")
+            return x.clone()
+
+        inner = define_op(fails, torch.empty_like)
+        op = identity_op()
+        register_custom_op_autotuning(
+            op, configs=[CustomOpRangeConfig("x", 0, RANGES, [inner, plus(2)])]
+        )
+
+        def time_candidates(runners, *_):
+            times = {}
+            for index, run in runners.items():
+                try:
+                    run()
+                    times[index] = Timing(1.0 if index == 0 else 2.0 + index)
+                except RuntimeError as e:
+                    times[index] = Failure(str(e))
+            return times
+
+        with mock.patch.object(lowering, "time_candidates", time_candidates):
+            compiled = compile_at(op, ramp(128, 4))
+        self.assert_markers(compiled, {5: 0, 600: 0, 3000: 0})
+
+    def test_op_itself_fails_to_run(self):
+        def fn(x: torch.Tensor) -> torch.Tensor:
+            raise NotImplementedError("no eager kernel")
+
+        op = define_op(fn, torch.empty_like)
+        register_custom_op_autotuning(
+            op, configs=[CustomOpRangeConfig("x", 0, RANGES, [plus(1)])]
+        )
+        compiled = compile_at(op, ramp(128, 4))
+        self.assert_markers(compiled, {5: 1, 600: 1, 3000: 1})
 
     def test_other_strides_are_no_failure(self):
         op = identity_op()

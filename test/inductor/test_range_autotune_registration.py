@@ -164,6 +164,7 @@ x[1]
             benchmark_with_cudagraphs=True,
             include_fallback=False,
             representative_sizes=[64, 128],
+            numerics_check="drop",
         )
         self.assertEqual(registration.name, "my_name")
         self.assertExpectedInline(
@@ -174,8 +175,26 @@ x[1]
 'benchmark_with_cudagraphs': True,
 'include_fallback': False,
 'unbounded_size': None,
-'representative_sizes': (64, 128)}}""",
+'representative_sizes': (64, 128),
+'numerics_check': 'drop'}}""",
         )
+
+    def test_unknown_config_patch(self):
+        with self.assertRaises(ValueError) as caught:
+            self.register(
+                scaled, [CustomOpConfig(short, config_patches={"max_autotun": True})]
+            )
+        self.assertExpectedInline(
+            str(caught.exception),
+            """Unknown config 'max_autotun' in config_patches for range_autotune_registration.scaled.default; torch._inductor.config has none of that name. Similar: ['max_autotune', 'max_autotune_gemm', 'max_autotune_pointwise']""",
+        )
+
+    def test_threshold_that_is_no_number(self):
+        for bad in (float("nan"), 0, -1.0, "1.1"):
+            with self.assertRaisesRegex(ValueError, "must be a positive number"):
+                self.register(
+                    scaled, [CustomOpConfig(short)], min_speedup_threshold=bad
+                )
 
     def test_default_name(self):
         registration = self.register(scaled, [CustomOpConfig(short)])

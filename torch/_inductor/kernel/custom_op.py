@@ -24,6 +24,7 @@ from torch._inductor.range_autotune.registration import (
     Candidate,
     check_input_gen_fns,
     check_not_mutating,
+    check_numerics_check,
     check_representative_sizes,
     Contest,
     is_tensor_argument,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
     from torch._inductor.range_autotune.candidates import TracedCandidate
     from torch._inductor.range_autotune.lowering import Tuning
+    from torch._inductor.range_autotune.numerics import NumericsCheck
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +83,7 @@ def register_custom_op_autotuning(
     *,
     include_fallback: bool = True,
     representative_sizes: Sequence[int] | None = None,
+    numerics_check: NumericsCheck = "off",
 ) -> None:
     """
     Makes ``torch.compile`` choose among implementations of an op by measuring them.
@@ -111,6 +114,9 @@ def register_custom_op_autotuning(
         include_fallback: whether the op itself competes. It stays the last resort.
         representative_sizes: sizes of the dispatch dimension to measure at, for the
             ranges that hold any of them.
+        numerics_check: whether each candidate is compared with the op itself on the
+            benchmark inputs, and one that differs draws a warning ("warn") or is left
+            out as well ("drop").
 
     Raises:
         TypeError, ValueError: for input that is not as described.
@@ -130,13 +136,10 @@ def register_custom_op_autotuning(
     check_not_mutating(op)
     split, unbounded_size = parse_split(op, dispatch_on, split_points) or (None, None)
     configs = _check_configs(op, configs, config_generator)
-    if (
-        not isinstance(min_speedup_threshold, (int, float))
-        or min_speedup_threshold <= 0
-    ):
+    threshold = min_speedup_threshold
+    if not isinstance(threshold, (int, float)) or not threshold > 0:
         raise ValueError(
-            f"min_speedup_threshold of {op} must be a positive number, got "
-            f"{min_speedup_threshold!r}"
+            f"min_speedup_threshold of {op} must be a positive number, got {threshold!r}"
         )
     registration = Registration(
         op=op,
@@ -149,6 +152,7 @@ def register_custom_op_autotuning(
             include_fallback=include_fallback,
             unbounded_size=unbounded_size,
             representative_sizes=check_representative_sizes(op, representative_sizes),
+            numerics_check=check_numerics_check(op, numerics_check),
         ),
         config_generator=config_generator,
         split=split,

@@ -137,6 +137,8 @@ def _content(value: Any, seen: _Seen) -> Any:
         return ("custom op", value._qualname, _content(value._init_fn, seen))
     if hasattr(value, "cache_key") and hasattr(value, "arg_names"):
         return ("triton kernel", _qualified_name(value), value.cache_key)
+    if hasattr(value, "configs") and hasattr(getattr(value, "fn", None), "cache_key"):
+        return ("triton autotuner", str(value.configs), _content(value.fn, seen))
     if hasattr(value, "__wrapped__"):  # for instance by functools.cache
         wrapper = _qualified_name(type(value))
         return ("wrapper", wrapper, _content(value.__wrapped__, seen))

@@ -6,9 +6,9 @@ import dataclasses
 from typing import Any, TYPE_CHECKING
 
 import sympy
+from torch.utils import _pytree as pytree
 
 import torch
-from torch.utils import _pytree as pytree
 
 from .. import ir
 from ..codegen.subgraph import free_symbols

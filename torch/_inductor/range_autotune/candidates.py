@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 # The op itself, called eagerly: the last resort of every call site.
 FALLBACK = Candidate("fallback", None)
+# Their ops are lowered to generated code or to calls that cost little on the host.
+_NAMESPACES_OF_TORCH = ("aten", "prims", "inductor", "_c10d_functional", "triton")
 
 
 class CandidateError(Exception):
@@ -68,6 +70,18 @@ class TracedCandidate:
     def name(self) -> str:
         """The candidate's."""
         return self.candidate.name
+
+    @property
+    def calls_python(self) -> bool:
+        """Whether it calls a custom op eagerly, the op itself for one."""
+        return any(
+            node.meta.get("should_fallback")
+            or (
+                isinstance(node.target, torch._ops.OpOverload)
+                and node.target.namespace not in _NAMESPACES_OF_TORCH
+            )
+            for node in self.graph.graph.nodes
+        )
 
 
 @dataclasses.dataclass(frozen=True)

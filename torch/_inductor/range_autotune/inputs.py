@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-import os
+import pathlib
 from typing import Any, TYPE_CHECKING
 
 import sympy
@@ -39,6 +39,7 @@ _LARGEST_SYMBOL = 2**40
 _SMALLEST_INDEX_LIMIT = 2**20
 # Benchmark tensors may take this part of what is free; outputs and temporaries need some.
 _USABLE_MEMORY = 0.5
+_MEMORY_INFO = pathlib.Path("/proc/meminfo")  # Linux has it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,12 +108,27 @@ def point_for_size(
     if not symbols:
         point = hint_point(site, size)
         return point if point.size in within else None
-    for symbol in symbols:
-        for value in _values_near(symbol, size, wanted, hints):
-            values = {**hints, symbol: value}
-            got = concrete(size, values)
-            if got in within and _guards_hold(values):
-                return SizePoint(got, values)
+    points = [
+        point
+        for symbol in symbols
+        if (point := _point_by_symbol(symbol, size, wanted, within, hints))
+    ]
+    return min(points, key=lambda p: abs((p.size or 0) - wanted), default=None)
+
+
+def _point_by_symbol(
+    symbol: sympy.Symbol,
+    size: sympy.Expr,
+    wanted: int,
+    within: DimRange,
+    hints: Values,
+) -> SizePoint | None:
+    """The nearest size that one symbol can give while the others are at their hints."""
+    for value in _values_near(symbol, size, wanted, hints):
+        values = {**hints, symbol: value}
+        got = concrete(size, values)
+        if got in within and _guards_hold(values):
+            return SizePoint(got, values)
     return None
 
 
@@ -238,6 +254,7 @@ def _generated(
     site: CallSite, name: str, made: Any, wanted: torch.Tensor
 ) -> torch.Tensor:
     """What an input generator made, with the strides that compiled code expects."""
+    wanted_part = wanted
     for what in ("shape", "dtype", "device"):
         if not isinstance(made, torch.Tensor) or (
             getattr(made, what) != getattr(wanted, what)
@@ -249,7 +266,13 @@ def _generated(
             )
     if made.stride() == wanted.stride():
         return made
-    return wanted.copy_(made)
+    # Along a stride of 0 there is one element, however many there seem to be.
+    for dim in range(wanted.dim()):
+        if wanted.stride(dim) == 0 and wanted.size(dim):
+            made = made.narrow(dim, 0, 1)
+            wanted_part = wanted_part.narrow(dim, 0, 1)
+    wanted_part.copy_(made)
+    return wanted
 
 
 def _check_memory(site: CallSite, values: Values) -> None:
@@ -272,6 +295,8 @@ def _free_bytes(device: torch.device) -> int | None:
     """None where it cannot be known."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    if device.type == "cpu" and "SC_AVPHYS_PAGES" in os.sysconf_names:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if device.type == "cpu" and _MEMORY_INFO.exists():
+        lines = _MEMORY_INFO.read_text().splitlines()
+        fields = dict(line.split(":") for line in lines)
+        return int(fields["MemAvailable"].split()[0]) * 1024
     return None

@@ -48,6 +48,7 @@ from .measure import (
     time_candidates,
     Times,
 )
+from .numerics import find_mismatch
 from .ranges import ANY_SIZE, DimRange, fill_gaps, representative_sizes, Segment
 from .registration import Contest, make_contest, Registration
 
@@ -106,10 +107,18 @@ class Tuning:
         return self.registration.name
 
     def reject(self, index: int, reason: str, where: str = "") -> None:
-        """Takes a candidate out and says so once."""
-        if index not in self.traced:
+        """
+        Takes a candidate out of all ranges and says so once.
+
+        The op itself is no longer measured, but stays the last resort.
+        """
+        self.modules.pop(index, None)
+        if index == FALLBACK_INDEX:
+            candidate = self.traced[index].candidate
+        elif index in self.traced:
+            candidate = self.traced.pop(index).candidate
+        else:
             return
-        candidate = self.traced.pop(index).candidate
         warn_left_out(self.registration, Rejection(candidate, reason), where)
 
 
@@ -249,10 +258,20 @@ def decide(tuning: Tuning) -> tuple[Segment[int], ...]:
     compile_candidates(tuning)
     with preserve_rng_state():
         measured = [_measure_round(tuning, r) for r in tuning.rounds]
+    measured = [_without_rejected(tuning, row) for row in measured]
     rules = _choice_rules(tuning)
     winners = choose_winners(measured, rules)
     _log_winners(tuning, measured, winners)
     return _over_possible_sizes(winners, tuning.bounds)
+
+
+def _without_rejected(tuning: Tuning, row: RangeTimes) -> RangeTimes:
+    """What failed in one range must win in none."""
+    at = {
+        size: {index: time for index, time in times.items() if index in tuning.traced}
+        for size, times in row.at.items()
+    }
+    return RangeTimes(row.sizes, at)
 
 
 def _over_possible_sizes(
@@ -286,7 +305,7 @@ def compile_candidates(tuning: Tuning) -> None:
     with ThreadPoolExecutor(threads, "custom_op_precompile") as pool:
         loads = {}
         for index, traced in list(tuning.traced.items()):
-            if index == FALLBACK_INDEX and not _fallback_competes(tuning):
+            if index == FALLBACK_INDEX and not _fallback_runs(tuning):
                 continue
             module = _generate(tuning, index, traced)
             if module is not None:
@@ -326,6 +345,35 @@ def _fallback_competes(tuning: Tuning) -> bool:
     )
 
 
+def _fallback_runs(tuning: Tuning) -> bool:
+    checks = tuning.registration.options.numerics_check != "off"
+    return checks or _fallback_competes(tuning)
+
+
+def _check_numerics(
+    tuning: Tuning, runners: dict[int, Callable[[], Any]], point: SizePoint
+) -> None:
+    """Compares with the op itself; takes those that differ out, if asked to."""
+    check = tuning.registration.options.numerics_check
+    if check == "off" or FALLBACK_INDEX not in runners:
+        return
+    expected = runners[FALLBACK_INDEX]()
+    for index in [index for index in runners if index != FALLBACK_INDEX]:
+        try:
+            mismatch = find_mismatch(runners[index](), expected)
+        except Exception:  # timing it says why
+            continue
+        if mismatch is None:
+            continue
+        reason = f"{mismatch}, at size {point.size}"
+        if check == "warn":
+            name = tuning.traced[index].name
+            log.warning("%s: candidate '%s': %s", tuning.name, name, reason)
+            continue
+        tuning.reject(index, reason)
+        del runners[index]
+
+
 def _measure_round(tuning: Tuning, competing: Round) -> RangeTimes:
     """Times a range's candidates; those that fail are out of all ranges to come."""
     at: dict[int | None, Times] = {}
@@ -333,9 +381,15 @@ def _measure_round(tuning: Tuning, competing: Round) -> RangeTimes:
         runners = _runners(tuning, competing, point)
         if runners is None:
             continue
+        _check_numerics(tuning, runners, point)
+        if not _fallback_competes(tuning):
+            runners.pop(FALLBACK_INDEX, None)
         device = tuning.outputs.tensors[0].device
         times = time_candidates(
-            runners, device, tuning.registration.options.benchmark_with_cudagraphs
+            runners,
+            device,
+            tuning.registration.options.benchmark_with_cudagraphs,
+            [index for index in runners if tuning.traced[index].calls_python],
         )
         at[point.size] = times
         for index, result in times.items():

@@ -23,7 +23,10 @@ from .ranges import DimRange, merge_neighbours, Segment
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    Runner = Callable[[], Any]
+    Sampler = Callable[[Runner], float]
 
 # Samples of each candidate at each size; in turns, so that drift hits all alike.
 _ROUNDS = 15
@@ -34,6 +37,8 @@ _BUDGET_MS = 200.0
 _SAMPLE_MS = 0.3
 # A candidate this many times slower than the best so far is not sampled further.
 _HOPELESS = 4.0
+# No hiccup of the machine takes this long: one such sample tells enough.
+_LONG_MS = 500.0
 # Two times of one kernel differ by this much now and then. On a machine so busy that
 # they differ by more than the limit, the lowest samples still tell something.
 NOISE = 0.03
@@ -66,34 +71,30 @@ class Failure:
 
 
 Times = dict[int, "Timing | Failure"]
-Runner = "Callable[[], Any]"
 
 
 def time_candidates(
-    runners: Mapping[int, Callable[[], Any]],
+    runners: Mapping[int, Runner],
     device: torch.device,
     with_cudagraphs: bool = False,
+    calling_python: Collection[int] = (),
 ) -> Times:
     """
     Times candidates in turns.
 
-    On a GPU a time is that of the device or of the host, whichever a caller has to wait
-    for; with CUDA graphs there is no host time.
+    On a GPU a time is that of the device. Of candidates that call Python on the way it is
+    the host's if that is longer: the caller has to wait for it, where the launches of
+    generated code hide behind the work before. With CUDA graphs there is no host time.
 
     Args:
         runners: one call of each candidate, by index.
+        calling_python: those that do.
     """
-    sampler = _sampler(device, with_cudagraphs)
-    samples: dict[int, list[float]] = {}
-    failures: Times = {}
-    for index, run in runners.items():
-        counters["inductor"]["custom_op_candidate_timings"] += 1
-        try:
-            run()
-            sampler(run)  # warms up caches and clocks
-            samples[index] = []
-        except Exception as e:
-            failures[index] = Failure(one_line(e))
+    on_device = _sampler(device, with_cudagraphs)
+    samplers = dict.fromkeys(runners, on_device)
+    if isinstance(on_device, _GpuSampler):
+        samplers.update(dict.fromkeys(calling_python, on_device.with_host))
+    samples, failures = _warm_up(runners, samplers)
     start = time.perf_counter()
     for done in range(_ROUNDS):
         elapsed_ms = (time.perf_counter() - start) * 1e3
@@ -101,7 +102,7 @@ def time_candidates(
             break
         for index in _worth_sampling(samples):
             try:
-                samples[index].append(sampler(runners[index]))
+                samples[index].append(samplers[index](runners[index]))
             except Exception as e:
                 failures[index] = Failure(one_line(e))
                 del samples[index]
@@ -109,24 +110,49 @@ def time_candidates(
     return {**timings, **failures}
 
 
+def _warm_up(
+    runners: Mapping[int, Runner], samplers: Mapping[int, Sampler]
+) -> tuple[dict[int, list[float]], Times]:
+    """
+    Runs each candidate twice, for its caches and the device's clocks.
+
+    Returns:
+        No samples of each candidate, but the one at hand of those that are very slow; and
+        the failures.
+    """
+    samples: dict[int, list[float]] = {}
+    failures: Times = {}
+    for index, run in runners.items():
+        counters["inductor"]["custom_op_candidate_timings"] += 1
+        try:
+            run()
+            sample_ms = samplers[index](run)
+        except Exception as e:
+            failures[index] = Failure(one_line(e))
+            continue
+        samples[index] = [sample_ms] if sample_ms > _LONG_MS else []
+    return samples, failures
+
+
 def _worth_sampling(samples: Mapping[int, Sequence[float]]) -> list[int]:
     best = min((min(times, default=0.0) for times in samples.values()), default=0.0)
     return [
         index
         for index, times in samples.items()
-        if len(times) < _FEWEST_ROUNDS or min(times) <= _HOPELESS * best
+        if min(times, default=0.0) <= _HOPELESS * best
+        or (len(times) < _FEWEST_ROUNDS and min(times, default=0.0) <= _LONG_MS)
     ]
 
 
 def _timing(times: Sequence[float]) -> Timing:
     lowest = min(times)
+    if len(times) == 1:
+        return Timing(lowest)
     quartile = statistics.quantiles(times, n=4, method="inclusive")[0]
     return Timing(lowest, (quartile - lowest) / lowest if lowest else 0.0)
 
 
-def _sampler(
-    device: torch.device, with_cudagraphs: bool
-) -> Callable[[Callable[[], Any]], float]:
+def _sampler(device: torch.device, with_cudagraphs: bool) -> Sampler:
     """Returns a function from a runner to the time of one call in ms."""
     if device.type == "cpu":
         return _sample_on_cpu
@@ -135,7 +161,7 @@ def _sampler(
     return _GpuSampler(device)
 
 
-def _sample_on_cpu(run: Callable[[], Any]) -> float:
+def _sample_on_cpu(run: Runner) -> float:
     calls = 0
     start = time.perf_counter()
     while True:
@@ -158,7 +184,15 @@ class _GpuSampler:
         self._interface = get_interface_for_device(device.type)
         self._flushed = torch.empty(_CACHE_BYTES, dtype=torch.int8, device=device)
 
-    def __call__(self, run: Callable[[], Any]) -> float:
+    def __call__(self, run: Runner) -> float:
+        """The device's time in ms."""
+        return self._device_and_host(run)[0]
+
+    def with_host(self, run: Runner) -> float:
+        """The device's time in ms or the host's, whichever is longer."""
+        return max(self._device_and_host(run))
+
+    def _device_and_host(self, run: Runner) -> tuple[float, float]:
         start, end = (self._interface.Event(enable_timing=True) for _ in range(2))
         self._interface.synchronize()
         self._flushed.zero_()
@@ -168,7 +202,7 @@ class _GpuSampler:
         host_ms = (time.perf_counter() - before) * 1e3
         end.record()
         self._interface.synchronize()
-        return max(start.elapsed_time(end), host_ms)
+        return start.elapsed_time(end), host_ms
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,6 @@ import logging
 import operator
 from typing import Any, TYPE_CHECKING
 
-import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.fx.passes.tools_common import stable_topological_sort
 from torch.fx.passes.utils.fuser_utils import (
@@ -23,6 +22,8 @@ from torch.fx.passes.utils.fuser_utils import (
     fuse_as_graphmodule,
     insert_subgm,
 )
+
+import torch
 
 from .registration import Registration
 
@@ -96,9 +97,7 @@ def _values(nodes: Iterable[torch.fx.Node]) -> Iterator[Any]:
     return (node.meta.get("val") for node in nodes)
 
 
-def find_region(
-    call: torch.fx.Node, taken: set[torch.fx.Node]
-) -> SubgraphBoundaryInfo:
+def find_region(call: torch.fx.Node, taken: set[torch.fx.Node]) -> SubgraphBoundaryInfo:
     """
     The largest set of neighbours that may join a call.
 

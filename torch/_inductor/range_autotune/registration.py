@@ -7,9 +7,12 @@ All checks that need no shapes happen here, before anything is registered.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from typing import Any, TYPE_CHECKING
 
+from .. import config as inductor_config
 from .configs import CustomOpConfig, CustomOpRangeConfig
+from .numerics import NUMERICS_CHECKS, NumericsCheck
 from .ranges import check_disjoint, DimRange, ranges_from_split_points
 from .signatures import (
     argument_names,
@@ -119,6 +122,7 @@ class TuningOptions:
             start.
         representative_sizes: sizes at which to measure, in place of the default ones in
             the ranges that hold any of them.
+        numerics_check: what happens to a candidate whose results differ from the op's.
     """
 
     input_gen_fns: InputGenFns = dataclasses.field(default_factory=dict)
@@ -127,6 +131,7 @@ class TuningOptions:
     include_fallback: bool = True
     unbounded_size: int | None = None
     representative_sizes: tuple[int, ...] = ()
+    numerics_check: NumericsCheck = "off"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,6 +169,7 @@ def make_contest(
     entries = [entry for config in configs for entry in _entries(config)]
     for config, _, _ in entries:
         check_params(op, config.decomposition, config.params)
+        check_config_patches(op, config.config_patches)
     ranged = [entry for entry in entries if entry[1] is not None]
     if ranged and (split or len(ranged) < len(entries)):
         _refuse_mixture(op, [entry[0] for entry in entries], split)
@@ -375,6 +381,27 @@ def check_representative_sizes(
                 f"got {size!r}"
             )
     return tuple(sizes or ())
+
+
+def check_config_patches(op: torch._ops.OpOverload, patches: Mapping[str, Any]) -> None:
+    """Raises ValueError if Inductor has no such config."""
+    known = inductor_config._config
+    for name in patches:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=3)
+            raise ValueError(
+                f"Unknown config '{name}' in config_patches for {op}; "
+                f"torch._inductor.config has none of that name. Similar: {near}"
+            )
+
+
+def check_numerics_check(op: torch._ops.OpOverload, value: Any) -> NumericsCheck:
+    """Raises ValueError if it is none of NUMERICS_CHECKS."""
+    if value not in NUMERICS_CHECKS:
+        raise ValueError(
+            f"numerics_check of {op} must be one of {list(NUMERICS_CHECKS)}, got {value!r}"
+        )
+    return value
 
 
 def check_not_mutating(op: torch._ops.OpOverload) -> None:

@@ -1,0 +1,642 @@
+# Owner(s): ["module: inductor"]
+"""What is registered is part of the cache keys: all of it, and nothing else."""
+
+import dataclasses
+import functools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import textwrap
+import types
+from pathlib import Path
+from unittest import mock
+
+from range_autotune_testing import OpTestCase
+from torch._dynamo.utils import counters
+from torch._inductor.codecache import BypassFxGraphCache
+from torch._inductor.lowering import user_lowerings
+from torch._inductor.test_case import run_tests
+from torch.testing._internal.common_utils import (
+    instantiate_parametrized_tests,
+    parametrize,
+)
+
+import torch
+from torch._inductor.kernel.custom_op import CustomOpConfig
+from torch._inductor.range_autotune.cache_key import (
+    fingerprint,
+    registrations_key,
+    Unhashable,
+)
+from torch._inductor.range_autotune.ranges import DimRange
+from torch._inductor.range_autotune.registration import (
+    Candidate,
+    Contest,
+    DispatchDim,
+    RangeTable,
+    Registration,
+    Row,
+    TuningOptions,
+)
+
+
+OP = torch.ops.aten.mul.Tensor
+HELPERS = "range_autotune_made_up_helpers"
+
+
+def impl(x, y):
+    return x * y
+
+
+def other_impl(x, y):
+    return y * x
+
+
+def register(contest, **others):
+    return Registration(OP, "name", contest, TuningOptions(), **others)
+
+
+def key_of(implementation):
+    """The fingerprint of a registration with one candidate."""
+    return fingerprint(register(Contest((Candidate("impl", implementation),), None)))
+
+
+def written(source, value):
+    """``impl`` as a module with this source has it, with VALUE in place."""
+    source = textwrap.dedent(source).replace("VALUE", str(value))
+    helpers = types.ModuleType(HELPERS)
+    vars(helpers).update(
+        scale=eval(f"lambda x: x * {value}", {"__name__": HELPERS}),
+        unread=value,
+        sub=types.ModuleType(f"{HELPERS}.sub"),
+    )
+    helpers.sub.helpers, helpers.sub.number = helpers, value
+    namespace = {"__name__": "made_up", "torch": torch, "helpers": helpers}
+    with mock.patch.dict(sys.modules, {HELPERS: helpers}):
+        exec(source, namespace)
+        return key_of(namespace["impl"])
+
+
+class TestFields(OpTestCase):
+    """Changes each field of a registration: a new field must be added here."""
+
+    def assert_every_field_counts(self, original, changes, wrap):
+        names = [field.name for field in dataclasses.fields(original)]
+        self.assertEqual(sorted(changes), sorted(names))
+        keys = {None: fingerprint(wrap(original))}
+        for name, value in changes.items():
+            changed = dataclasses.replace(original, **{name: value})
+            keys[name] = fingerprint(wrap(changed))
+        self.assertEqual(len(set(keys.values())), len(keys), keys)
+        self.assertEqual(fingerprint(wrap(dataclasses.replace(original))), keys[None])
+
+    def test_registration(self):
+        self.assert_every_field_counts(
+            register(None),
+            {
+                "op": torch.ops.aten.mul.Scalar,
+                "name": "other",
+                "contest": Contest((), None),
+                "options": TuningOptions(min_speedup_threshold=2.0),
+                "config_generator": impl,
+                "split": (DispatchDim("x", 0), (DimRange(0, 8),)),
+            },
+            lambda registration: registration,
+        )
+
+    def test_contest(self):
+        candidates = (Candidate("a", impl), Candidate("b", other_impl))
+        self.assert_every_field_counts(
+            Contest(candidates, None),
+            {"candidates": candidates[::-1], "table": RangeTable((), ())},
+            register,
+        )
+
+    def test_candidate(self):
+        self.assert_every_field_counts(
+            Candidate("a", impl),
+            {
+                "name": "b",
+                "impl": other_impl,
+                "params": {"chunk": 1},
+                "config_patches": {"max_autotune": True},
+            },
+            lambda candidate: register(Contest((candidate,), None)),
+        )
+
+    def test_table(self):
+        self.assert_every_field_counts(
+            RangeTable((DispatchDim("x", 0),), (Row((DimRange(0, 8),), (0,)),)),
+            {
+                "dims": (DispatchDim("x", 1),),
+                "rows": (Row((DimRange(0, 9),), (0,)),),
+            },
+            lambda table: register(Contest((), table)),
+        )
+
+    def test_row(self):
+        self.assert_every_field_counts(
+            Row((DimRange(0, 8),), (0,)),
+            {"box": (DimRange(1, 8),), "candidates": (0, 1)},
+            lambda row: register(Contest((), RangeTable((), (row,)))),
+        )
+
+    def test_dimension(self):
+        self.assert_every_field_counts(
+            DispatchDim("x", 0),
+            {"tensor_name": "y", "dim_index": -1},
+            lambda dim: register(Contest((), RangeTable((dim,), ()))),
+        )
+
+    def test_options(self):
+        self.assert_every_field_counts(
+            TuningOptions(),
+            {
+                "input_gen_fns": {"x": impl},
+                "min_speedup_threshold": 1.5,
+                "benchmark_with_cudagraphs": True,
+                "include_fallback": False,
+                "unbounded_size": 4096,
+                "representative_sizes": (64,),
+                "numerics_check": "warn",
+            },
+            lambda options: Registration(OP, "name", None, options),
+        )
+
+
+COUNTS = {
+    "body": "def impl(x): return x + VALUE",
+    "operation": "def impl(x): return [x.sin, x.cos][0]() if VALUE == 1 else x",
+    "default": "def impl(x, n=VALUE): return x + n",
+    "keyword_default": "def impl(x, *, n=VALUE): return x + n",
+    "parameter": "def impl(x, nVALUE=0): return x",
+    "lambda": "impl = lambda x: x + VALUE",
+    "closure": """
+        def make(n):
+            def impl(x):
+                return x + n
+            return impl
+        impl = make(VALUE)
+        """,
+    "nested_function": """
+        def impl(x):
+            def inner(y):
+                return y + VALUE
+            return inner(x)
+        """,
+    "global": """
+        N = VALUE
+        def impl(x):
+            return x + N
+        """,
+    "global_in_nested_function": """
+        N = VALUE
+        def impl(x):
+            return [y + N for y in x]
+        """,
+    "type_of_a_number": "N = [1, True][VALUE - 1]\ndef impl(x): return x + N",
+    "helper": """
+        def helper(x):
+            return x + VALUE
+        def impl(x):
+            return helper(x)
+        """,
+    "helper_of_helper": """
+        def inner(x):
+            return x + VALUE
+        def helper(x):
+            return inner(x)
+        def impl(x):
+            return helper(x)
+        """,
+    "recursive_helper": """
+        def helper(x):
+            return helper(x - 1) if x > 1 else VALUE
+        def impl(x):
+            return helper(x)
+        """,
+    "cached_helper": """
+        import functools
+        @functools.cache
+        def helper(x):
+            return x + VALUE
+        def impl(x):
+            return helper(x)
+        """,
+    "decorated_helper": """
+        import functools
+        def twice(function):
+            @functools.wraps(function)
+            def wrapper(x):
+                return function(function(x))
+            return wrapper
+        @twice
+        def impl(x):
+            return x + VALUE
+        """,
+    "helper_in_a_module": "def impl(x): return helpers.scale(x)",
+    "number_in_a_module_in_a_module": "def impl(x): return x * helpers.sub.number",
+    "helper_imported_when_it_runs": f"""
+        def impl(x):
+            from {HELPERS} import scale
+            return scale(x)
+        """,
+    "module_imported_when_it_runs": f"""
+        def impl(x):
+            import {HELPERS} as lazily
+            return lazily.scale(x)
+        """,
+    "module_in_a_closure": """
+        def make(module):
+            return lambda x: module.scale(x)
+        impl = make(helpers)
+        """,
+    "function_attribute": """
+        def impl(x):
+            return x + impl.block
+        impl.block = VALUE
+        """,
+    "exception_handler": """
+        def impl(x):
+            try:
+                return x.sin()
+            except (TypeError, ValueError)[VALUE - 1]:
+                return x
+        """,
+    "partial": """
+        import functools
+        impl = functools.partial(lambda x, n: x + n, n=VALUE)
+        """,
+    "partial_argument": """
+        import functools
+        impl = functools.partial(lambda n, x: x + n, VALUE)
+        """,
+    "partial_of": """
+        import functools
+        impl = functools.partial(lambda x, n: x + VALUE, n=0)
+        """,
+    "callable_object_s_state": """
+        class Impl:
+            def __init__(self, n):
+                self.n = n
+            def __call__(self, x):
+                return x + self.n
+        impl = Impl(VALUE)
+        """,
+    "callable_object_s_code": """
+        class Impl:
+            def __call__(self, x):
+                return x + VALUE
+        impl = Impl()
+        """,
+    "slots": """
+        class Impl:
+            __slots__ = ("n",)
+            def __call__(self, x):
+                return x + self.n
+        impl = Impl()
+        impl.n = VALUE
+        """,
+    "bound_method_s_object": """
+        class Impl:
+            def __init__(self, n):
+                self.n = n
+            def run(self, x):
+                return x + self.n
+        impl = Impl(VALUE).run
+        """,
+    "bound_method_s_code": """
+        class Impl:
+            def run(self, x):
+                return x + VALUE
+        impl = Impl().run
+        """,
+    "class_attribute": """
+        class Impl:
+            N = VALUE
+            def __call__(self, x):
+                return x + self.N
+        impl = Impl()
+        """,
+    "static_method": """
+        class Impl:
+            @staticmethod
+            def run(x):
+                return x + VALUE
+        def impl(x):
+            return Impl.run(x)
+        """,
+    "class_method": """
+        class Impl:
+            @classmethod
+            def run(cls, x):
+                return x + VALUE
+        impl = Impl.run
+        """,
+    "property": """
+        class Impl:
+            @property
+            def n(self):
+                return VALUE
+            def __call__(self, x):
+                return x + self.n
+        impl = Impl()
+        """,
+    "cached_property": """
+        import functools
+        class Impl:
+            @functools.cached_property
+            def n(self):
+                return VALUE
+            def __call__(self, x):
+                return x + self.n
+        impl = Impl()
+        """,
+    "method_of_a_base_class": """
+        class Base:
+            def __call__(self, x):
+                return x + VALUE
+        class Impl(Base):
+            pass
+        impl = Impl()
+        """,
+    "autograd_function": """
+        class Impl(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x + VALUE
+        def impl(x):
+            return Impl.apply(x)
+        """,
+    "dataclass": """
+        import dataclasses
+        @dataclasses.dataclass
+        class Settings:
+            n: int
+            def apply(self, x):
+                return x + self.n
+        settings = Settings(VALUE)
+        def impl(x):
+            return settings.apply(x)
+        """,
+    "dataclass_default": """
+        import dataclasses
+        @dataclasses.dataclass
+        class Settings:
+            n: int = VALUE
+        def impl(x):
+            return x + Settings().n
+        """,
+    "named_tuple": """
+        import collections
+        Settings = collections.namedtuple("Settings", ["n"])
+        settings = Settings(VALUE)
+        def impl(x):
+            return x + settings.n
+        """,
+    "enum": """
+        import enum
+        class Mode(enum.Enum):
+            FAST = VALUE
+        mode = Mode.FAST
+        def impl(x):
+            return x + mode.value
+        """,
+    "namespace": """
+        import types
+        settings = types.SimpleNamespace(n=VALUE)
+        def impl(x):
+            return x + settings.n
+        """,
+    "dict": "D = {'n': VALUE}\ndef impl(x): return x + D['n']",
+    "list": "L = [0, [VALUE]]\ndef impl(x): return x + L[1][0]",
+    "set": "S = {'a', 'bVALUE'}\ndef impl(x): return x if 'b' in S else -x",
+    "method_of_a_dict": "get = {'n': VALUE}.get\ndef impl(x): return x + get('n')",
+    "tensor": "t = torch.tensor([1.0, VALUE])\ndef impl(x): return x + t",
+    "tensor_in_a_closure": """
+        def make(table):
+            return lambda x: x + table
+        impl = make(torch.full((2,), VALUE, dtype=torch.bfloat16))
+        """,
+    "tensor_s_shape": "t = torch.zeros(VALUE, 2 // VALUE)\ndef impl(x): return x + t",
+    "conjugated_tensor": "t = torch.tensor([1j * VALUE]).conj()\nimpl = lambda x: x + t",
+    "dtype": "t = [torch.half, torch.float][VALUE - 1]\ndef impl(x): return x.to(t)",
+    "module": "net = torch.nn.PReLU(init=VALUE)\ndef impl(x): return net(x)",
+    "op": "f = [torch.ops.aten.sin, torch.ops.aten.cos][VALUE - 1]\nimpl = lambda x: f(x)",
+    "builtin": "f = [torch.sin, torch.cos][VALUE - 1]\ndef impl(x): return f(x)",
+    "tensor_method": "impl = [torch.Tensor.sin, torch.Tensor.cos][VALUE - 1]",
+}
+
+DOES_NOT_COUNT = {
+    "comment": "def impl(x):\n    # VALUE\n    return x",
+    "empty_lines": "N = VALUE; '''" + "\n" * 3 + "'''\ndef impl(x): return x",
+    "unread_global": "N = VALUE\ndef impl(x): return x",
+    "global_of_an_attribute_s_name": "size = VALUE\ndef impl(x): return x.size()",
+    "unread_name_in_a_module": "def impl(x): return helpers.sub",
+    "class_docstring": """
+        class Impl:
+            'VALUE'
+            def __call__(self, x):
+                return x
+        impl = Impl()
+        """,
+}
+
+HAS_NO_CONTENT = {
+    "generator": "state = (n for n in [VALUE])\ndef impl(x): return x + next(state)",
+    "lock": """
+        import threading
+        lock = threading.Lock()
+        def impl(x):
+            with lock:
+                return x
+        """,
+    "tensor_of_300000_elements": "impl = lambda x, t=torch.zeros(300_000): x + t",
+    "tensor_without_data": "impl = lambda x, t=torch.zeros(2, device='meta'): x + t",
+    "list_in_itself": "loop = []; loop.append(loop)\ndef impl(x): return loop",
+    "failing_import": "def impl(x):\n    import not_there_at_all\n    return x",
+}
+
+
+@instantiate_parametrized_tests
+class TestContent(OpTestCase):
+    @parametrize("what", list(COUNTS))
+    def test_counts(self, what):
+        keys = [written(COUNTS[what], value) for value in (1, 1, 2)]
+        self.assertEqual(keys[0], keys[1])
+        self.assertNotEqual(keys[0], keys[2])
+
+    @parametrize("what", list(DOES_NOT_COUNT))
+    def test_does_not_count(self, what):
+        keys = [written(DOES_NOT_COUNT[what], value) for value in (1, 2)]
+        self.assertEqual(keys[0], keys[1])
+
+    def test_lines_do_not_count(self):
+        source = "def impl(x):\n    y = x + 1\n    return y"
+        self.assertEqual(
+            written(source, 0), written("\n\n" + source.replace("\n", "\n\n"), 0)
+        )
+
+    @parametrize("what", list(HAS_NO_CONTENT))
+    def test_has_no_content(self, what):
+        with self.assertRaises(Unhashable):
+            written(HAS_NO_CONTENT[what], 1)
+
+    def test_order_of_a_set_does_not_count(self):
+        keys = set()
+        for _ in range(8):  # functions hash by address
+            functions = [
+                eval(f"lambda x: x + {name!r}", {"__name__": "made_up"})
+                for name in "abcdefgh"
+            ]
+            unordered = {"all": set(functions), "first": functions[0]}
+            keys.add(key_of(functools.partial(impl, unordered)))
+        self.assertEqual(len(keys), 1)
+
+
+class TestRegistrationsKey(OpTestCase):
+    def setUp(self):
+        super().setUp()
+        schema = "{}(Tensor x) -> Tensor"
+        self.ops = [self.define_op(schema.format(name)) for name in "fg"]
+
+    def test_all_registrations_count_in_any_order(self):
+        keys = [registrations_key()]
+        for op in self.ops:
+            self.register(op, [CustomOpConfig(torch.sin)])
+            keys.append(registrations_key())
+        self.assertEqual(len(set(keys)), 3)
+        user_lowerings[self.ops[0]] = user_lowerings.pop(self.ops[0])
+        self.assertEqual(registrations_key(), keys[-1])
+
+    def test_lowerings_of_others_do_not_count(self):
+        before = registrations_key()
+        user_lowerings[self.ops[0]] = lambda x: x
+        self.assertEqual(registrations_key(), before)
+
+    def test_what_cannot_be_hashed_bypasses_the_caches(self):
+        state = (n for n in [1])
+        self.register(self.ops[0], [CustomOpConfig(lambda x: x + next(state))])
+        self.assert_raises_inline(
+            BypassFxGraphCache,
+            registrations_key,
+            """range_autotune_test.f.default has an autotuning registration with a generator, which has no hashable content""",
+        )
+
+    def test_a_model_compiles_without_the_caches(self):
+        state = (n for n in [1])
+        self.register(self.ops[0], [CustomOpConfig(lambda x: x + next(state))])
+        x = torch.ones(8, 8)
+        self.assertEqual(torch.compile(lambda x: x @ x)(x), x @ x)
+        self.assertEqual(counters["aot_autograd"]["autograd_cache_bypass"], 1)
+        self.assertEqual(counters["inductor"]["fxgraph_cache_hit"], 0)
+
+
+# Only calls of library kernels, so that nothing is built by a C++ compiler.
+MODEL = """
+import contextlib
+import io
+import json
+
+import torch
+from torch._dynamo.utils import counters
+from torch._inductor import config
+from torch._inductor.kernel.custom_op import CustomOpConfig, register_custom_op_autotuning
+from torch._inductor.range_autotune.cache_key import registrations_key
+
+FACTOR = 2.0
+MODES = frozenset({"twice", "thrice", "never"})
+
+
+@torch.library.custom_op("range_autotune_cached::scaled", mutates_args=())
+def scaled(x: torch.Tensor) -> torch.Tensor:
+    return x @ x * FACTOR
+
+
+@scaled.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+def implementation(x, mode="twice"):
+    print("traced")
+    alpha = FACTOR if mode in MODES else 0
+    return torch.addmm(x, x, x, beta=0, alpha=alpha)
+
+
+def compile_and_run():
+    torch._dynamo.reset()
+    counters.clear()
+    with (
+        config.patch({"test_configs.force_custom_op_decomposition": True}),
+        contextlib.redirect_stdout(io.StringIO()) as printed,
+    ):
+        result = torch.compile(lambda x: scaled(x))(torch.ones(8, 8))
+    inductor, aot = counters["inductor"], counters["aot_autograd"]
+    return {
+        "result": result.unique().tolist(),
+        "hits": [inductor["fxgraph_cache_hit"], aot["autograd_cache_hit"]],
+        "misses": [inductor["fxgraph_cache_miss"], aot["autograd_cache_miss"]],
+        "traces": printed.getvalue().count("traced"),
+    }
+
+
+def run(compile_before=False):
+    runs = [compile_and_run()] if compile_before else []
+    register_custom_op_autotuning(scaled, [CustomOpConfig(implementation)])
+    runs.append(compile_and_run())
+    print(json.dumps({"runs": runs, "key": registrations_key()}))
+"""
+
+
+class TestProcesses(OpTestCase):
+    """Processes that share a cache folder and a model, with the default cache settings."""
+
+    def start(self, folder, source, call, hash_seed):
+        module = Path(folder, f"sources_{hash_seed}", "cached_model.py")
+        module.parent.mkdir()
+        module.write_text(source)
+        caches = ("TORCHINDUCTOR_FX_GRAPH_CACHE", "TORCHINDUCTOR_AUTOGRAD_CACHE")
+        inherited = {k: v for k, v in os.environ.items() if k not in caches}
+        return subprocess.Popen(
+            [sys.executable, "-c", f"import cached_model; cached_model.{call}"],
+            cwd=module.parent,
+            env={
+                **inherited,
+                "TORCHINDUCTOR_CACHE_DIR": str(Path(folder, "cache")),
+                "PYTHONHASHSEED": str(hash_seed),
+            },
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def finish(self, process):
+        output, _ = process.communicate()
+        self.assertEqual(process.returncode, 0)
+        return json.loads(output.splitlines()[-1])
+
+    def test_changed_is_a_miss_and_unchanged_a_hit(self):
+        hit = {"hits": [1, 1], "misses": [0, 0], "traces": 0}
+        miss = {"hits": [0, 0], "misses": [1, 1], "traces": 1}
+        changed = MODEL.replace("FACTOR = 2.0", "FACTOR = 3.0")
+        with tempfile.TemporaryDirectory() as folder:
+            call = "run(compile_before=True)"
+            first = self.finish(self.start(folder, MODEL, call, 1))
+            others = [
+                self.start(folder, source, "run()", hash_seed)
+                for hash_seed, source in ((2, MODEL), (3, changed))
+            ]
+            same, new = map(self.finish, others)
+        unregistered, registered = first["runs"]
+        self.assertEqual(unregistered, {**miss, "traces": 0, "result": [16.0]})
+        self.assertEqual(registered, {**miss, "result": [16.0]})
+        self.assertEqual(same["runs"], [{**hit, "result": [16.0]}])
+        self.assertEqual(same["key"], first["key"])
+        self.assertEqual(new["runs"], [{**miss, "result": [24.0]}])
+        self.assertNotEqual(new["key"], first["key"])
+
+
+if __name__ == "__main__":
+    run_tests()

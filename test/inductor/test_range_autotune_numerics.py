@@ -1,0 +1,128 @@
+# Owner(s): ["module: inductor"]
+"""What counts as the same result, and what becomes of a candidate with another one."""
+
+from __future__ import annotations
+
+import logging
+import math
+
+from torch._inductor.lowering import user_lowerings
+from torch._inductor.test_case import run_tests, TestCase
+from torch.testing._internal.common_utils import (
+    instantiate_parametrized_tests,
+    parametrize,
+)
+
+import torch
+from torch._inductor.kernel.custom_op import (
+    CustomOpConfig,
+    register_custom_op_autotuning,
+)
+from torch._inductor.range_autotune.numerics import (
+    allowed_difference,
+    find_mismatch,
+    relative_difference,
+)
+
+
+class TestComparison(TestCase):
+    @parametrize("dtype", (torch.float64, torch.float32, torch.float16, torch.bfloat16))
+    def test_tolerance_by_dtype(self, dtype):
+        expected = torch.tensor([1.0, -8.0, 0.0], dtype=dtype)
+        allowed = allowed_difference(dtype)
+        near = expected.double() + 8 * allowed / 4
+        far = expected.double() + 8 * allowed * 4
+        self.assertIsNone(find_mismatch([near.to(dtype)], [expected]))
+        self.assertIsNotNone(find_mismatch([far.to(dtype)], [expected]))
+
+    def test_integers_are_exact(self):
+        expected = torch.tensor([1, 1_000_000])
+        self.assertIsNone(find_mismatch([expected.clone()], [expected]))
+        self.assertIsNotNone(find_mismatch([expected + 1], [expected]))
+        flags = torch.tensor([True, False])
+        self.assertIsNotNone(find_mismatch([~flags], [flags]))
+
+    def test_nan_never_passes(self):
+        nan = torch.tensor([1.0, math.nan])
+        self.assertEqual(relative_difference(nan, torch.ones(2)), math.inf)
+        self.assertEqual(relative_difference(nan, nan), math.inf)
+        self.assertEqual(relative_difference(torch.ones(2), nan), math.inf)
+
+    def test_infinities(self):
+        inf = torch.tensor([1.0, math.inf])
+        self.assertEqual(relative_difference(inf, inf), 0.0)
+        self.assertEqual(relative_difference(-inf, inf), math.inf)
+        self.assertEqual(relative_difference(torch.ones(2), inf), math.inf)
+
+    def test_empty_and_zero(self):
+        self.assertEqual(relative_difference(torch.ones(0), torch.ones(0)), 0.0)
+        self.assertEqual(relative_difference(torch.zeros(2), torch.zeros(2)), 0.0)
+        self.assertEqual(relative_difference(torch.ones(2), torch.zeros(2)), math.inf)
+
+    def test_message(self):
+        good, bad = torch.tensor([4.0]), torch.tensor([3.0])
+        self.assertExpectedInline(
+            str(find_mismatch([good, bad], [good, good])),
+            """output 1 differs from the op's by 0.25 of its largest value, allowed is 0.0001""",
+        )
+
+
+instantiate_parametrized_tests(TestComparison)
+
+
+class TestCheck(TestCase):
+    def result_and_warnings(self, number, **options):
+        """Compiles an op whose two implementations are wrong and right."""
+
+        def fn(x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+        def wrong(x):
+            return x * 3
+
+        def right(x):
+            return x + x
+
+        op = torch.library.custom_op(f"numerics::op{number}", mutates_args=())(fn)
+        op.register_fake(torch.empty_like)
+        register_custom_op_autotuning(
+            op,
+            configs=[CustomOpConfig(wrong), CustomOpConfig(right)],
+            name="op",
+            include_fallback=False,
+            **options,
+        )
+        self.addCleanup(user_lowerings.pop, op._opoverload)
+        torch._dynamo.reset()
+        logger = logging.getLogger("torch._inductor.kernel.custom_op")
+        with self.assertLogs(logger, logging.WARNING) as logs:
+            logger.warning("start")
+            result = torch.compile(op)(torch.ones(64))
+        return result, [record.getMessage() for record in logs.records[1:]]
+
+    def test_drop(self):
+        result, warnings = self.result_and_warnings(0, numerics_check="drop")
+        self.assertEqual(result, torch.full((64,), 2.0))
+        self.assertExpectedInline(
+            "\n".join(warnings),
+            """op: candidate 'wrong' is left out: output 0 differs from the op's by 0.5 of its largest value, allowed is 0.0001, at size None""",
+        )
+
+    def test_warn(self):
+        _, warnings = self.result_and_warnings(1, numerics_check="warn")
+        self.assertEqual(len(warnings), 1)
+        self.assertIn("op: candidate 'wrong': output 0 differs", warnings[0])
+
+    def test_off(self):
+        _, warnings = self.result_and_warnings(2)
+        self.assertEqual(warnings, [])
+
+    def test_unknown_value(self):
+        with self.assertRaisesRegex(
+            ValueError, r"must be one of \['off', 'warn', 'drop'\], got 'on'"
+        ):
+            self.result_and_warnings(3, numerics_check="on")
+
+
+if __name__ == "__main__":
+    run_tests()
