@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import types
-from typing import TYPE_CHECKING
+from typing import Any, TYPE_CHECKING
 
 import torch
 from torch._inductor.kernel.custom_op import (
@@ -175,7 +175,7 @@ def mm_by_dot_products(a: Tensor, b: Tensor) -> Tensor:
 def register_thin_mm() -> None:
     """Range fields on each config: dot products compete on the small-M side only."""
     small, medium, large = (0, 9), (9, 129), (129, math.inf)
-    entries = [
+    entries: list[tuple[Callable[..., Tensor], dict[str, Any], tuple[Any, ...]]] = [
         (mm_by_dot_products, {}, (small,)),
         (mm_split_k, {"splits": 2}, (small, medium, large)),
         (mm_split_k, {"splits": 8}, (small, medium, large)),

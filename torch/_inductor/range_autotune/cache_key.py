@@ -152,7 +152,7 @@ def _pickled_parts(value: Any) -> tuple[Any, ...]:
     """What an object would be pickled as: its class and its state."""
     try:
         reduce = copyreg.dispatch_table.get(type(value))
-        parts = reduce(value) if reduce else value.__reduce_ex__(2)
+        parts: Any = reduce(value) if reduce else value.__reduce_ex__(2)
     except Exception as e:  # objects refuse to be pickled in many ways
         raise _unhashable(value) from e
     if isinstance(parts, str):

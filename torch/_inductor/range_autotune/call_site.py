@@ -153,18 +153,18 @@ class CallSite:
         if self.body is None:
             return call_op(self.filled(leaves, {}))
         values = iter(leaves)
-        env: dict[torch.fx.Node, Any] = {}
+        env: dict[Any, Any] = {}
         for node in self.body.nodes:
             if node.op == "placeholder":
                 env[node] = next(values)
             elif node is self.call:
                 env[node] = call_op(self.filled(leaves, env))
             elif node.op == "call_function":
-                args, kwargs = torch.fx.map_arg(
-                    (node.args, node.kwargs), env.__getitem__
-                )
-                env[node] = node.target(*args, **kwargs)
-        (results,) = self.body.output_node().args
+                call: Any = node.target
+                args: Any = torch.fx.map_arg(node.args, env.__getitem__)
+                kwargs: Any = torch.fx.map_arg(node.kwargs, env.__getitem__)
+                env[node] = call(*args, **kwargs)
+        results: Any = self.body.output_node().args[0]
         return [env[node] for node in results]
 
     def filled(

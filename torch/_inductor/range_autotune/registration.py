@@ -385,7 +385,7 @@ def check_representative_sizes(
 
 def check_config_patches(op: torch._ops.OpOverload, patches: Mapping[str, Any]) -> None:
     """Raises ValueError if Inductor has no such config."""
-    known = inductor_config._config
+    known = inductor_config.get_config_copy()
     for name in patches:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=3)
