@@ -153,17 +153,23 @@ def trace_subgraph(
             )(*fake_inputs)
 
     gm = trace(fn)
-    if _writes(gm):
+    if _needs_functionalization(gm):
         gm = trace(torch.func.functionalize(fn, remove="mutations"))
     gm.graph.eliminate_dead_code()
     gm.recompile()
     return gm
 
 
-def _writes(gm: torch.fx.GraphModule) -> bool:
+def writes(node: torch.fx.Node) -> bool:
+    """Whether a node is an op that writes to an argument."""
+    target = node.target
+    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
+
+
+def _needs_functionalization(gm: torch.fx.GraphModule) -> bool:
+    # Inductor lowers in-place collectives, and nothing functionalizes them.
     return any(
-        isinstance(node.target, torch._ops.OpOverload)
-        and node.target._schema.is_mutable
+        writes(node) and node.target.namespace != "_c10d_functional"  # type: ignore[union-attr]  # an OpOverload
         for node in gm.graph.nodes
     )
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import re
 from typing import Any, TYPE_CHECKING
 
 from torch._inductor.lowering import user_lowerings, validate_ir
+from torch._inductor.select_algorithm import ExternKernelChoice
 from torch._inductor.utils import convert_shape_to_inductor
 from torch.utils import _pytree as pytree
 
@@ -158,6 +160,18 @@ def register_custom_op_autotuning(
         split=split,
     )
     user_lowerings[op] = AutotunedLowering(registration)
+
+
+def _create_fallback_choice(op_overload: torch._ops.OpOverload) -> ExternKernelChoice:
+    """The one ``select_algorithm`` choice that calls an op eagerly; made on first use."""
+    name = re.sub(r"\W", "_", op_overload.name()) + "_fallback"
+    return ExternKernelChoice.lookup(name) or ExternKernelChoice(
+        kernel=op_overload,
+        name=name,
+        has_out_variant=False,
+        op_overload=op_overload,
+        use_fallback_kernel=True,
+    )
 
 
 def _overload(custom_op: Any) -> torch._ops.OpOverload:

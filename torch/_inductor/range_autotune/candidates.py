@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 import torch
 
-from ..codegen.subgraph import trace_subgraph
+from ..codegen.subgraph import trace_subgraph, writes
 from ..utils import convert_shape_to_inductor
 from ..virtualized import V
 from .registration import Candidate
@@ -284,7 +284,12 @@ def _check_output(index: int, value: Any, expected: torch.Tensor) -> None:
 
 
 def _check_no_writes(graph: torch.fx.GraphModule) -> None:
+    """What is still written after functionalization must be the graph's own."""
+    inputs = [n.meta["val"] for n in graph.graph.find_nodes(op="placeholder")]
+    taken = {_storage(value) for value in inputs if isinstance(value, torch.Tensor)}
     for node in graph.graph.nodes:
-        target = node.target
-        if isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable:
-            raise CandidateError(f"it writes to an argument with {target}")
+        if not writes(node):
+            continue
+        given = [argument.meta["val"] for argument in node.all_input_nodes]
+        if any(_storage(x) in taken for x in given if isinstance(x, torch.Tensor)):
+            raise CandidateError(f"it writes to an argument with {node.target}")

@@ -30,6 +30,12 @@ from .candidates import (
     trace_fallback,
     TracedCandidate,
 )
+from .collectives import (
+    can_measure,
+    common_to_all_ranks,
+    has_collective,
+    time_in_step,
+)
 from .dispatch import emit_dispatch, emit_winner
 from .inputs import (
     hint_point,
@@ -88,6 +94,7 @@ class Tuning:
         size: the dispatch dimension, symbolic; None where none is dispatched on.
         bounds: the values that ``size`` can have.
         traced: the candidates still in, by index.
+        collective: whether ranks have to measure in step.
         modules: what they are measured by.
     """
 
@@ -99,6 +106,7 @@ class Tuning:
     bounds: DimRange
     rounds: tuple[Round, ...]
     traced: dict[int, TracedCandidate]
+    collective: bool = False
     modules: dict[int, SubgraphModule] = dataclasses.field(default_factory=dict)
 
     @property
@@ -256,6 +264,14 @@ def decide(tuning: Tuning) -> tuple[Segment[int], ...]:
     """Measures and chooses: the winner table, over all sizes that can occur."""
     _log_header(tuning)
     compile_candidates(tuning)
+    tuning.collective = has_collective(t.graph for t in tuning.traced.values())
+    if tuning.collective and not can_measure():
+        log.warning(
+            "%s: its candidates contain collectives, and there is no process group to "
+            "measure them with: the op itself runs",
+            tuning.name,
+        )
+        return (Segment(tuning.bounds, FALLBACK_INDEX),)
     with preserve_rng_state():
         measured = [_measure_round(tuning, r) for r in tuning.rounds]
     measured = [_without_rejected(tuning, row) for row in measured]
@@ -379,18 +395,14 @@ def _measure_round(tuning: Tuning, competing: Round) -> RangeTimes:
     at: dict[int | None, Times] = {}
     for point in _points(tuning, competing.possible):
         runners = _runners(tuning, competing, point)
-        if runners is None:
+        if tuning.collective:
+            runners = {i: runners[i] for i in common_to_all_ranks(runners)}
+        if not runners:
             continue
         _check_numerics(tuning, runners, point)
         if not _fallback_competes(tuning):
             runners.pop(FALLBACK_INDEX, None)
-        device = tuning.outputs.tensors[0].device
-        times = time_candidates(
-            runners,
-            device,
-            tuning.registration.options.benchmark_with_cudagraphs,
-            [index for index in runners if tuning.traced[index].calls_python],
-        )
+        times = _times(tuning, runners)
         at[point.size] = times
         for index, result in times.items():
             if isinstance(result, Failure):
@@ -398,6 +410,18 @@ def _measure_round(tuning: Tuning, competing: Round) -> RangeTimes:
                     index, f"it does not run: {result.reason}", str(competing.sizes)
                 )
     return RangeTimes(competing.sizes, at)
+
+
+def _times(tuning: Tuning, runners: Mapping[int, Callable[[], Any]]) -> Times:
+    device = tuning.outputs.tensors[0].device
+    if tuning.collective:
+        return time_in_step(runners, device)
+    return time_candidates(
+        runners,
+        device,
+        tuning.registration.options.benchmark_with_cudagraphs,
+        [index for index in runners if tuning.traced[index].calls_python],
+    )
 
 
 def _points(tuning: Tuning, sizes: DimRange) -> list[SizePoint]:
@@ -425,12 +449,12 @@ def _points(tuning: Tuning, sizes: DimRange) -> list[SizePoint]:
 
 def _runners(
     tuning: Tuning, competing: Round, point: SizePoint
-) -> dict[int, Callable[[], Any]] | None:
-    """One call of each candidate at a size, None if it needs more memory than there is."""
+) -> dict[int, Callable[[], Any]]:
+    """One call of each candidate at a size, none if it needs more memory than there is."""
     for module in tuning.modules.values():
         if not all(may_hold(c, point.values) for c in module.conditions):
             log.info("%s: size %s is too large to measure", tuning.name, point.size)
-            return None
+            return {}
     try:
         inputs = make_inputs(
             tuning.site, point, tuning.registration.options.input_gen_fns
@@ -439,7 +463,7 @@ def _runners(
         log.info(
             "%s: size %s is not measured: %s", tuning.name, point.size, one_line(e)
         )
-        return None
+        return {}
     symbol_values = [point.values[symbol] for symbol in tuning.site.symbols()]
 
     def runner(module: SubgraphModule) -> Callable[[], Any]:

@@ -90,7 +90,9 @@ def time_candidates(
         runners: one call of each candidate, by index.
         calling_python: those that do.
     """
-    on_device = _sampler(device, with_cudagraphs)
+    if with_cudagraphs and device.type != "cpu":
+        return {index: _time_replay(run) for index, run in runners.items()}
+    on_device = _sample_on_cpu if device.type == "cpu" else _GpuSampler(device)
     samplers = dict.fromkeys(runners, on_device)
     if isinstance(on_device, _GpuSampler):
         samplers.update(dict.fromkeys(calling_python, on_device.with_host))
@@ -152,13 +154,13 @@ def _timing(times: Sequence[float]) -> Timing:
     return Timing(lowest, (quartile - lowest) / lowest if lowest else 0.0)
 
 
-def _sampler(device: torch.device, with_cudagraphs: bool) -> Sampler:
-    """Returns a function from a runner to the time of one call in ms."""
-    if device.type == "cpu":
-        return _sample_on_cpu
-    if with_cudagraphs:
-        return benchmarker.benchmark_gpu_with_cuda_graph
-    return _GpuSampler(device)
+def _time_replay(run: Runner) -> Timing | Failure:
+    """The time of one replay of a CUDA graph."""
+    counters["inductor"]["custom_op_candidate_timings"] += 1
+    try:
+        return Timing(benchmarker.benchmark_gpu_with_cuda_graph(run))
+    except Exception as e:
+        return Failure(one_line(e))
 
 
 def _sample_on_cpu(run: Runner) -> float:

@@ -25,6 +25,7 @@ from torch.fx.passes.utils.fuser_utils import (
 
 import torch
 
+from ..codegen.subgraph import writes
 from .registration import Registration
 
 
@@ -125,7 +126,7 @@ def _with_epilogue(
     # Nodes outside that depend on the region: what reads them cannot be inside.
     behind: set[torch.fx.Node] = set()
     node = call.next
-    while node.op != "output" and not writes(node) and len(members) < _MOST_NODES:
+    while node.op != "output" and not may_write(node) and len(members) < _MOST_NODES:
         inputs = node.all_input_nodes
         reads_members = any(i in members for i in inputs)
         reads_behind = any(i in behind for i in inputs)
@@ -143,7 +144,7 @@ def _add_producers(
     node = max(members, key=list(call.graph.nodes).index)
     while node.op != "root" and len(members) < _MOST_NODES:
         if node not in members:
-            if writes(node):
+            if may_write(node):
                 break
             used_inside = bool(node.users) and all(u in members for u in node.users)
             if used_inside and is_pointwise(node) and node not in taken:
@@ -191,12 +192,11 @@ def _is_registered(target: torch._ops.OpOverload) -> bool:
     return target in user_lowerings
 
 
-def writes(node: torch.fx.Node) -> bool:
+def may_write(node: torch.fx.Node) -> bool:
     """Whether a node may write to a tensor; others are not moved past it."""
-    target = node.target
-    if isinstance(target, torch._ops.OpOverload):
-        return target._schema.is_mutable
-    return node.op == "call_function" and target is not operator.getitem
+    if isinstance(node.target, torch._ops.OpOverload):
+        return writes(node)
+    return node.op == "call_function" and node.target is not operator.getitem
 
 
 def _replace(gm: torch.fx.GraphModule, region: SubgraphBoundaryInfo, name: str) -> None:
