@@ -12,6 +12,7 @@ from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
 )
+from torch.testing._internal.inductor_utils import GPU_TYPE, HAS_GPU
 
 import torch
 from torch._inductor.kernel.custom_op import (
@@ -23,6 +24,9 @@ from torch._inductor.range_autotune.numerics import (
     find_mismatch,
     relative_difference,
 )
+
+
+DEVICE = GPU_TYPE if HAS_GPU else "cpu"
 
 
 class TestComparison(TestCase):
@@ -97,12 +101,12 @@ class TestCheck(TestCase):
         logger = logging.getLogger("torch._inductor.kernel.custom_op")
         with self.assertLogs(logger, logging.WARNING) as logs:
             logger.warning("start")
-            result = torch.compile(op)(torch.ones(64))
+            result = torch.compile(op)(torch.ones(64, device=DEVICE))
         return result, [record.getMessage() for record in logs.records[1:]]
 
     def test_drop(self):
         result, warnings = self.result_and_warnings(0, numerics_check="drop")
-        self.assertEqual(result, torch.full((64,), 2.0))
+        self.assertEqual(result, torch.full((64,), 2.0, device=DEVICE))
         self.assertExpectedInline(
             "\n".join(warnings),
             """op: candidate 'wrong' is left out: output 0 differs from the op's by 0.5 of its largest value, allowed is 0.0001, at size None""",

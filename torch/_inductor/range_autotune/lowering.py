@@ -272,7 +272,9 @@ def decide(tuning: Tuning) -> tuple[Segment[int], ...]:
             tuning.name,
         )
         return (Segment(tuning.bounds, FALLBACK_INDEX),)
-    with preserve_rng_state():
+    # Compiled code is run below autograd, whose Python kernels for custom ops and
+    # collectives cost time and hold the interpreter's lock.
+    with preserve_rng_state(), torch.no_grad(), torch._C._AutoDispatchBelowAutograd():
         measured = [_measure_round(tuning, r) for r in tuning.rounds]
     measured = [_without_rejected(tuning, row) for row in measured]
     rules = _choice_rules(tuning)
