@@ -5,7 +5,6 @@ benchmarking, and inlined where it wins.
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
 import itertools
 import logging
@@ -29,10 +28,11 @@ from torch.fx.experimental.symbolic_shapes import _ShapeEnvGuardError
 
 import torch
 from torch._inductor import ir
+from torch._inductor.range_autotune.guards import frozen_shapes, recorded_guards
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch._inductor.graph import GraphLowering
 
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 output_code_log = torch._logging.getArtifactLogger(__name__, "output_code")
-_shape_log = logging.getLogger("torch.fx.experimental.symbolic_shapes")
 
 # How a SubgraphBuffer lowers its graph; a benchmark of it must do the same.
 _LOWERING_OF_SUBGRAPH_BUFFER: dict[str, Any] = {
@@ -51,73 +50,6 @@ _LOWERING_OF_SUBGRAPH_BUFFER: dict[str, Any] = {
     "benchmark_fusion": False,
     "pipeline_max_autotune_gemm": False,
 }
-
-
-@contextlib.contextmanager
-def frozen_shapes() -> Iterator[None]:
-    """
-    Fake mode of the graph being compiled, in which a new guard is an error.
-
-    Raises:
-        _ShapeEnvGuardError: from inside the block, where something guards on a size.
-    """
-    shape_env = V.fake_mode.shape_env
-    frozen = shape_env.error_on_new_guards() if shape_env else contextlib.nullcontext()
-    with V.fake_mode, frozen, torch.no_grad(), _guard_errors_not_logged():
-        yield
-
-
-@contextlib.contextmanager
-def _guard_errors_not_logged() -> Iterator[None]:
-    """The shape environment warns of each error that it raises; our callers say it once."""
-    thread = threading.get_ident()
-
-    def keep(record: logging.LogRecord) -> bool:
-        ours = record.thread == thread
-        return not (ours and str(record.msg).startswith("failed during evaluate_expr"))
-
-    _shape_log.addFilter(keep)
-    try:
-        yield
-    finally:
-        _shape_log.removeFilter(keep)
-
-
-@contextlib.contextmanager
-def recorded_guards() -> Iterator[list[sympy.Basic]]:
-    """
-    Collects the guards that lowering and code generation ask for, in place of adding them.
-
-    Yields:
-        Conditions on sizes under which the generated code is valid, in symbols of the
-        graph being compiled; filled while the block runs.
-    """
-    shape_env = V.graph.sizevars.shape_env
-    evaluate = shape_env.evaluate_expr
-    found: list[sympy.Basic] = []
-
-    def record(expr: sympy.Basic, *args: Any, **kwargs: Any) -> sympy.Basic:
-        value = evaluate(expr, *args, **kwargs)
-        # Data-dependent symbols have no guards, only answers that hold for any value.
-        backed = expr.free_symbols <= shape_env.backed_var_to_val.keys()
-        if backed and shape_env._maybe_evaluate_static(expr) is None:
-            found.append(_condition(expr, value))
-        return value
-
-    shape_env.evaluate_expr = record  # type: ignore[method-assign]  # for this block
-    try:
-        with shape_env.suppress_guards():
-            yield found
-    finally:
-        del shape_env.evaluate_expr
-        # It would answer later callers from here, and not add the guards they need.
-        type(shape_env).guard_or_defer_runtime_assert.cache_clear()
-
-
-def _condition(expr: sympy.Basic, value: sympy.Basic) -> sympy.Basic:
-    if value in (sympy.true, sympy.false):
-        return expr if value == sympy.true else sympy.Not(expr)
-    return sympy.Eq(expr, value)
 
 
 def trace_subgraph(

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 # The op itself, called eagerly: the last resort of every call site.
 FALLBACK = Candidate("fallback", None)
+# Its place among the indices of a contest's candidates.
+FALLBACK_INDEX = -1
 # Their ops are lowered to generated code or to calls that cost little on the host.
 _NAMESPACES_OF_TORCH = ("aten", "prims", "inductor", "_c10d_functional", "triton")
 

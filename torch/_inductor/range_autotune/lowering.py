@@ -7,7 +7,7 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TYPE_CHECKING
 
-from torch._dynamo.utils import counters, preserve_rng_state
+from torch._dynamo.utils import preserve_rng_state
 from torch.utils import _pytree as pytree
 
 import torch
@@ -22,7 +22,7 @@ from ..virtualized import V
 from .call_site import CallSite, NotTunable
 from .candidates import (
     CandidateError,
-    FALLBACK,
+    FALLBACK_INDEX,
     one_line,
     Outputs,
     Rejection,
@@ -57,6 +57,7 @@ from .measure import (
 from .numerics import find_mismatch
 from .ranges import ANY_SIZE, DimRange, fill_gaps, representative_sizes, Segment
 from .registration import Contest, make_contest, Registration
+from .report import log_header, log_winners, warn_left_out
 
 
 if TYPE_CHECKING:
@@ -65,9 +66,6 @@ if TYPE_CHECKING:
     import sympy
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
-
-# The op itself among the indices of a contest's candidates.
-FALLBACK_INDEX = -1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,20 +126,6 @@ class Tuning:
         else:
             return
         warn_left_out(self.registration, Rejection(candidate, reason), where)
-
-
-def warn_left_out(
-    registration: Registration, rejection: Rejection, where: str = ""
-) -> None:
-    """The one warning that a candidate's failure costs."""
-    counters["inductor"]["custom_op_candidates_left_out"] += 1
-    log.warning(
-        "%s: candidate '%s' is left out%s: %s",
-        registration.name,
-        rejection.candidate.name,
-        f" in range {where}" if where else "",
-        rejection.reason,
-    )
 
 
 def lower_call(
@@ -262,7 +246,7 @@ def _generated_contest(registration: Registration, site: CallSite) -> Contest:
 
 def decide(tuning: Tuning) -> tuple[Segment[int], ...]:
     """Measures and chooses: the winner table, over all sizes that can occur."""
-    _log_header(tuning)
+    log_header(tuning)
     compile_candidates(tuning)
     tuning.collective = has_collective(t.graph for t in tuning.traced.values())
     if tuning.collective and not can_measure():
@@ -279,7 +263,7 @@ def decide(tuning: Tuning) -> tuple[Segment[int], ...]:
     measured = [_without_rejected(tuning, row) for row in measured]
     rules = _choice_rules(tuning)
     winners = choose_winners(measured, rules)
-    _log_winners(tuning, measured, winners)
+    log_winners(tuning, measured, winners)
     return _over_possible_sizes(winners, tuning.bounds)
 
 
@@ -494,54 +478,3 @@ def emit(tuning: Tuning, winners: Sequence[Segment[int]]) -> list[ir.TensorBox]:
         len(table) - 1,
     )
     return results
-
-
-def _candidate_name(tuning: Tuning, index: int) -> str:
-    chosen = FALLBACK if index == FALLBACK_INDEX else tuning.contest.candidates[index]
-    return chosen.name
-
-
-def _log_header(tuning: Tuning) -> None:
-    if tuning.contest.table is None:
-        log.info("=== Autotuning for %s ===", tuning.name)
-        return
-    log.info("=== Range-based Autotuning for %s ===", tuning.name)
-    log.info("Dispatch dimension: %s", tuning.contest.table.dim)
-
-
-def _log_winners(
-    tuning: Tuning,
-    measured: Sequence[RangeTimes],
-    winners: Sequence[Segment[int]],
-) -> None:
-    """The log block of one op: winners at INFO, times at DEBUG."""
-    rows = [(r, _winner_in(winners, r.sizes)) for r in measured]
-    for row, winner in rows:
-        timed = {index for times in row.at.values() for index in times}
-        log.info(
-            "Range %s: Selected implementation '%s' after benchmarking %d candidates",
-            row.sizes,
-            _candidate_name(tuning, winner),
-            len(timed),
-        )
-        _log_times(tuning, row)
-    if tuning.contest.table is None:
-        return
-    log.info("=== Range-based Autotuning Summary for %s ===", tuning.name)
-    for row, winner in rows:
-        log.info("  Range %s: %s", row.sizes, _candidate_name(tuning, winner))
-    if len({winner for _, winner in rows}) > 1:
-        log.info("=== Different ranges selected different implementations ===")
-    else:
-        log.info("=== All ranges selected the same implementation ===")
-
-
-def _winner_in(winners: Sequence[Segment[int]], sizes: DimRange) -> int:
-    return next(s.winner for s in winners if s.sizes.overlaps(sizes))
-
-
-def _log_times(tuning: Tuning, row: RangeTimes) -> None:
-    for size, times in row.at.items():
-        for index, result in times.items():
-            name = _candidate_name(tuning, index)
-            log.debug("  %s at size %s: %s", name, size, result)

@@ -1,0 +1,87 @@
+"""Guards on sizes: refused while a candidate is traced, collected while it is compiled."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from typing import Any, TYPE_CHECKING
+
+import sympy
+
+import torch
+
+from ..virtualized import V
+
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_shape_log = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+
+
+@contextlib.contextmanager
+def frozen_shapes() -> Iterator[None]:
+    """
+    Fake mode of the graph being compiled, in which a new guard is an error.
+
+    Raises:
+        _ShapeEnvGuardError: from inside the block, where something guards on a size.
+    """
+    shape_env = V.fake_mode.shape_env
+    frozen = shape_env.error_on_new_guards() if shape_env else contextlib.nullcontext()
+    with V.fake_mode, frozen, torch.no_grad(), _guard_errors_not_logged():
+        yield
+
+
+@contextlib.contextmanager
+def _guard_errors_not_logged() -> Iterator[None]:
+    """The shape environment warns of each error that it raises; our callers say it once."""
+    thread = threading.get_ident()
+
+    def keep(record: logging.LogRecord) -> bool:
+        ours = record.thread == thread
+        return not (ours and str(record.msg).startswith("failed during evaluate_expr"))
+
+    _shape_log.addFilter(keep)
+    try:
+        yield
+    finally:
+        _shape_log.removeFilter(keep)
+
+
+@contextlib.contextmanager
+def recorded_guards() -> Iterator[list[sympy.Basic]]:
+    """
+    Collects the guards that lowering and code generation ask for, in place of adding them.
+
+    Yields:
+        Conditions on sizes under which the generated code is valid, in symbols of the
+        graph being compiled; filled while the block runs.
+    """
+    shape_env = V.graph.sizevars.shape_env
+    evaluate = shape_env.evaluate_expr
+    found: list[sympy.Basic] = []
+
+    def record(expr: sympy.Basic, *args: Any, **kwargs: Any) -> sympy.Basic:
+        value = evaluate(expr, *args, **kwargs)
+        # Data-dependent symbols have no guards, only answers that hold for any value.
+        backed = expr.free_symbols <= shape_env.backed_var_to_val.keys()
+        if backed and shape_env._maybe_evaluate_static(expr) is None:
+            found.append(_condition(expr, value))
+        return value
+
+    shape_env.evaluate_expr = record  # type: ignore[method-assign]  # for this block
+    try:
+        with shape_env.suppress_guards():
+            yield found
+    finally:
+        del shape_env.evaluate_expr
+        # It would answer later callers from here, and not add the guards they need.
+        type(shape_env).guard_or_defer_runtime_assert.cache_clear()
+
+
+def _condition(expr: sympy.Basic, value: sympy.Basic) -> sympy.Basic:
+    if value in (sympy.true, sympy.false):
+        return expr if value == sympy.true else sympy.Not(expr)
+    return sympy.Eq(expr, value)

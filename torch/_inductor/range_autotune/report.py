@@ -1,0 +1,88 @@
+"""What a user is told of a choice: the log block of one op, and its warnings."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from torch._dynamo.utils import counters
+
+from .candidates import FALLBACK, FALLBACK_INDEX
+
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .candidates import Rejection
+    from .lowering import Tuning
+    from .measure import RangeTimes
+    from .ranges import DimRange, Segment
+    from .registration import Registration
+
+log = logging.getLogger("torch._inductor.kernel.custom_op")
+
+
+def warn_left_out(
+    registration: Registration, rejection: Rejection, where: str = ""
+) -> None:
+    """The one warning that a candidate's failure costs."""
+    counters["inductor"]["custom_op_candidates_left_out"] += 1
+    log.warning(
+        "%s: candidate '%s' is left out%s: %s",
+        registration.name,
+        rejection.candidate.name,
+        f" in range {where}" if where else "",
+        rejection.reason,
+    )
+
+
+def _candidate_name(tuning: Tuning, index: int) -> str:
+    chosen = FALLBACK if index == FALLBACK_INDEX else tuning.contest.candidates[index]
+    return chosen.name
+
+
+def log_header(tuning: Tuning) -> None:
+    """Opens the block."""
+    if tuning.contest.table is None:
+        log.info("=== Autotuning for %s ===", tuning.name)
+        return
+    log.info("=== Range-based Autotuning for %s ===", tuning.name)
+    log.info("Dispatch dimension: %s", tuning.contest.table.dim)
+
+
+def log_winners(
+    tuning: Tuning,
+    measured: Sequence[RangeTimes],
+    winners: Sequence[Segment[int]],
+) -> None:
+    """The log block of one op: winners at INFO, times at DEBUG."""
+    rows = [(r, _winner_in(winners, r.sizes)) for r in measured]
+    for row, winner in rows:
+        timed = {index for times in row.at.values() for index in times}
+        log.info(
+            "Range %s: Selected implementation '%s' after benchmarking %d candidates",
+            row.sizes,
+            _candidate_name(tuning, winner),
+            len(timed),
+        )
+        _log_times(tuning, row)
+    if tuning.contest.table is None:
+        return
+    log.info("=== Range-based Autotuning Summary for %s ===", tuning.name)
+    for row, winner in rows:
+        log.info("  Range %s: %s", row.sizes, _candidate_name(tuning, winner))
+    if len({winner for _, winner in rows}) > 1:
+        log.info("=== Different ranges selected different implementations ===")
+    else:
+        log.info("=== All ranges selected the same implementation ===")
+
+
+def _winner_in(winners: Sequence[Segment[int]], sizes: DimRange) -> int:
+    return next(s.winner for s in winners if s.sizes.overlaps(sizes))
+
+
+def _log_times(tuning: Tuning, row: RangeTimes) -> None:
+    for size, times in row.at.items():
+        for index, result in times.items():
+            name = _candidate_name(tuning, index)
+            log.debug("  %s at size %s: %s", name, size, result)
