@@ -5,10 +5,11 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PROGRESS := $(PYTHON) -m tools.progress
 READY := $(VENV)/ready
+FUZZ ?= 1000
 CODE := setup.py tools test $(wildcard torch examples benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test wheel lint fix clean links
+.PHONY: help demo test fuzz wheel lint fix clean links
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -19,6 +20,9 @@ demo: $(READY) ## build the patched wheel, install it into .venv, run examples/d
 
 test: links ## link our modules into .venv's torch and run all tests
 	@$(PROGRESS) "run the tests" $(PY) -m pytest -n 2
+
+fuzz: links ## compare 1,000 random autotuned ops with eager (FUZZ=n for n of them)
+	@CUSTOM_OP_FUZZ_EXAMPLES=$(FUZZ) $(PY) test/inductor/test_custom_op_fuzz.py
 
 wheel: $(READY) ## build the patched wheel into dist/
 	@$(PY) setup.py bdist_wheel --reuse

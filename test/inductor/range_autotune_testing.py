@@ -2,10 +2,22 @@
 
 from unittest import mock
 
+import sympy
+from torch._dynamo.source import ConstantSource
+from torch._inductor.graph import GraphLowering
 from torch._inductor.lowering import user_lowerings
 from torch._inductor.test_case import TestCase
+from torch._inductor.virtualized import V
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import (
+    DimDynamic,
+    ShapeEnv,
+    StrictMinMaxConstraint,
+)
+from torch.utils._sympy.value_ranges import ValueRanges
 
 import torch
+from torch._inductor import ir
 from torch._inductor.kernel.custom_op import register_custom_op_autotuning
 from torch._inductor.range_autotune.registration import Registration
 
@@ -35,3 +47,40 @@ class OpTestCase(TestCase):
             call()
         self.assertIs(type(caught.exception), error)
         self.assertExpectedInline(str(caught.exception), expected, skip=1)
+
+
+class SymbolicTestCase(TestCase):
+    """With an empty graph under compilation, its shape environment and fake mode."""
+
+    def setUp(self):
+        super().setUp()
+        self.shape_env = ShapeEnv()
+        graph = torch.fx.Graph()
+        graph.output(())
+        module = torch.fx.GraphModule({}, graph)
+        lowering = GraphLowering(module, shape_env=self.shape_env)
+        self.fake_mode = FakeTensorMode(shape_env=self.shape_env)
+        self.enterContext(V.set_graph_handler(lowering))
+        self.enterContext(V.set_fake_mode(self.fake_mode))
+
+    def symbol(self, name, hint, bounds=None):
+        """A symbolic size, maybe with declared bounds, both included."""
+        declared = bounds and StrictMinMaxConstraint(False, ValueRanges(*bounds))
+        return self.shape_env.create_symbol(
+            hint,
+            ConstantSource(name),
+            dynamic_dim=DimDynamic.DYNAMIC,
+            constraint_dim=declared,
+        )
+
+    def guard(self, condition):
+        """The compiled code is for sizes that meet a condition, as the hints do."""
+        self.assertTrue(self.shape_env.evaluate_expr(condition))
+
+    def tensor(self, size, stride=None, dtype=torch.float32):
+        """An IR tensor with symbolic sizes, contiguous without strides."""
+        size = [sympy.sympify(s) for s in size]
+        stride = stride or ir.FlexibleLayout.contiguous_strides(size)
+        layout = ir.FixedLayout(torch.device("cpu"), dtype, size, stride)
+        buffer = ir.InputBuffer(name="made_up", layout=layout)
+        return ir.TensorBox(ir.StorageBox(buffer))

@@ -6,24 +6,15 @@ import math
 import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from range_autotune_testing import OpTestCase
-from torch._dynamo.source import ConstantSource
-from torch._inductor.graph import GraphLowering
-from torch._inductor.test_case import run_tests, TestCase
-from torch._inductor.virtualized import V
+from range_autotune_testing import OpTestCase, SymbolicTestCase
+from torch._inductor.test_case import run_tests
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import (
-    DimDynamic,
-    ShapeEnv,
-    StrictMinMaxConstraint,
-)
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
 )
 from torch.utils import _pytree as pytree
 from torch.utils._sympy.functions import FloorDiv, Mod
-from torch.utils._sympy.value_ranges import ValueRanges
 
 import torch
 from torch._inductor import config, ir
@@ -58,41 +49,11 @@ EXPRESSIONS = {
 TWO_SYMBOLS = ("product", "sum")
 
 
-class SymbolicTestCase(TestCase):
-    """With an empty graph under compilation and its shape environment."""
-
+class SiteTestCase(SymbolicTestCase):
     def setUp(self):
         super().setUp()
-        self.shape_env = ShapeEnv()
-        graph = torch.fx.Graph()
-        graph.output(())
-        module = torch.fx.GraphModule({}, graph)
-        lowering = GraphLowering(module, shape_env=self.shape_env)
-        self.enterContext(V.set_graph_handler(lowering))
         self.s0 = self.symbol("s0", 100)
         self.s1 = self.symbol("s1", S1)
-
-    def symbol(self, name, hint, bounds=None):
-        """A symbolic size, maybe with declared bounds, both included."""
-        declared = bounds and StrictMinMaxConstraint(False, ValueRanges(*bounds))
-        return self.shape_env.create_symbol(
-            hint,
-            ConstantSource(name),
-            dynamic_dim=DimDynamic.DYNAMIC,
-            constraint_dim=declared,
-        )
-
-    def guard(self, condition):
-        """The compiled code is for sizes that meet a condition, as the hints do."""
-        self.assertTrue(self.shape_env.evaluate_expr(condition))
-
-    def tensor(self, size, stride=None, dtype=torch.float32):
-        """An IR tensor with symbolic sizes, contiguous without strides."""
-        size = [sympy.sympify(s) for s in size]
-        stride = stride or ir.FlexibleLayout.contiguous_strides(size)
-        layout = ir.FixedLayout(torch.device("cpu"), dtype, size, stride)
-        buffer = ir.InputBuffer(name="made_up", layout=layout)
-        return ir.TensorBox(ir.StorageBox(buffer))
 
     def site(self, **arguments):
         """A call of an op with IR tensors, lists of them, and symbolic integers."""
@@ -110,7 +71,7 @@ class SymbolicTestCase(TestCase):
 
 
 @instantiate_parametrized_tests
-class TestBounds(SymbolicTestCase):
+class TestBounds(SiteTestCase):
     def test_unknown(self):
         self.assertExpectedInline(str(size_bounds(self.s0)), """[2, inf)""")
         self.assertExpectedInline(str(size_bounds(2 * self.s0 + 5)), """[9, inf)""")
@@ -133,7 +94,7 @@ class TestBounds(SymbolicTestCase):
 
 
 @instantiate_parametrized_tests
-class TestSize(SymbolicTestCase):
+class TestSize(SiteTestCase):
     def size_of(self, index, *size):
         site = self.site(x=self.tensor(size))
         return site.size_of(DispatchDim("x", index))
@@ -160,7 +121,7 @@ class TestSize(SymbolicTestCase):
 
 
 @instantiate_parametrized_tests
-class TestPoint(SymbolicTestCase):
+class TestPoint(SiteTestCase):
     def point(self, size, wanted, within=ANY_SIZE):
         site = self.site(x=self.tensor([size, self.s1]))
         return point_for_size(site, sympy.sympify(size), wanted, within)
@@ -264,7 +225,7 @@ INTEGER_DTYPES = [torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool]
 
 
 @instantiate_parametrized_tests
-class TestInputs(SymbolicTestCase):
+class TestInputs(SiteTestCase):
     def assert_like(self, made, size, stride):
         self.assertEqual(tuple(made.shape), tuple(size))
         self.assertEqual(made.stride(), tuple(stride))
@@ -384,7 +345,7 @@ class TestInputs(SymbolicTestCase):
 
 
 @instantiate_parametrized_tests
-class TestGenerators(SymbolicTestCase):
+class TestGenerators(SiteTestCase):
     def test_gets_zeros_of_the_right_kind(self):
         seen = []
 

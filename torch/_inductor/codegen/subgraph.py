@@ -28,11 +28,15 @@ from torch.fx.experimental.symbolic_shapes import _ShapeEnvGuardError
 
 import torch
 from torch._inductor import ir
-from torch._inductor.range_autotune.guards import frozen_shapes, recorded_guards
+from torch._inductor.range_autotune.guards import (
+    frozen_shapes,
+    recorded_guards,
+    replaced,
+)
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from torch._inductor.graph import GraphLowering
 
@@ -135,10 +139,11 @@ def free_symbols(nodes: Sequence[Any]) -> list[sympy.Symbol]:
     found: set[sympy.Symbol] = set()
     for node in nodes:
         if isinstance(node, sympy.Basic):
-            found |= node.free_symbols  # type: ignore[arg-type]  # sympy types them Basic
-            continue
-        for expr in (*node.get_size(), *node.get_stride(), node.get_layout().offset):
-            found |= sympy.sympify(expr).free_symbols  # type: ignore[arg-type]
+            exprs: tuple[Any, ...] = (node,)
+        else:
+            exprs = (*node.get_size(), *node.get_stride(), node.get_layout().offset)
+        for expr in exprs:
+            found |= replaced(expr).free_symbols  # type: ignore[arg-type]  # typed Basic
     return sorted(found, key=lambda symbol: symbol.name)
 
 
@@ -279,7 +284,7 @@ class SubgraphChoiceCaller(ir.ChoiceCaller):
         ir.gm_original_output_strides(self.gm)
 
         self.sym_inputs = free_symbols(input_nodes)
-        self.sym_input_values = self._symbol_values()
+        self.sym_input_values = self._symbol_values(input_gen_fns or {})
         self.decomposition: Callable[..., Any] | None = None
         self.decomposition_kwargs: dict[str, Any] = {}
         self.config_patches: dict[str, Any] = {}
@@ -291,11 +296,17 @@ class SubgraphChoiceCaller(ir.ChoiceCaller):
                 self._ensure_compiled()
                 self._bmreq = self._create_benchmark_request()
 
-    def _symbol_values(self) -> list[int]:
-        """One value for each of ``sym_inputs``, from the benchmark inputs' sizes."""
+    def _symbol_values(self, generated: Collection[int]) -> list[int]:
+        """
+        One value for each of ``sym_inputs``, from the benchmark inputs' sizes.
+
+        Args:
+            generated: indices of inputs whose sizes count more than hints do.
+        """
         known: dict[sympy.Expr, int] = {}
-        for node, tensor in zip(self.input_nodes, self.benchmark_inputs):
-            known.update(zip(node.get_size(), tensor.shape))
+        for i in sorted(range(len(self.input_nodes)), key=lambda i: i in generated):
+            sizes = map(replaced, self.input_nodes[i].get_size())
+            known.update(zip(sizes, self.benchmark_inputs[i].shape))
         shape_env = V.graph.sizevars.shape_env
         return [
             int(known[symbol])

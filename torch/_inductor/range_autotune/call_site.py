@@ -14,6 +14,7 @@ from .. import ir
 from ..codegen.subgraph import free_symbols
 from ..utils import convert_shape_to_inductor
 from ..virtualized import V
+from .guards import replaced
 
 
 if TYPE_CHECKING:
@@ -229,7 +230,7 @@ class CallSite:
                 f"Dimension index {dim.dim_index} out of range for tensor "
                 f"'{dim.tensor_name}' with shape [{', '.join(map(str, shape))}]"
             )
-        return sympy.sympify(shape[dim.dim_index])
+        return replaced(shape[dim.dim_index])
 
     def _shape_of(self, tensor_name: str) -> list[Any]:
         leaf = self.arguments[tensor_name]
@@ -257,7 +258,7 @@ def _normalize_leaf(leaf: Any) -> Any:
     if isinstance(leaf, sympy.Basic):
         if leaf.free_symbols and leaf.is_integer is not True:
             raise NotTunable(f"symbolic argument {leaf} is not an integer")
-        return leaf if leaf.free_symbols else _plain(leaf)
+        return replaced(leaf) if leaf.free_symbols else _plain(leaf)
     return leaf
 
 

@@ -114,7 +114,10 @@ def trace_fallback(site: CallSite) -> tuple[TracedCandidate, Outputs]:
         nestings.append(nesting)
         return flat
 
-    graph = _trace(call, site, keep_op=True)
+    try:
+        graph = _trace(call, site, keep_op=True)
+    except _ShapeEnvGuardError as e:
+        raise CandidateError(f"it guards on a size itself: {e}") from e
     tensors = tuple(_output_values(graph))
     for value in (*of_op, *tensors):
         if not isinstance(value, torch.Tensor):

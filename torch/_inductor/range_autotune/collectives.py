@@ -7,7 +7,9 @@ before a candidate is run, and on times before a winner is chosen.
 
 from __future__ import annotations
 
+import itertools
 import logging
+import pickle
 import time
 from typing import Any, TYPE_CHECKING
 
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from .measure import Times
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
+
+_exchanges = itertools.count()
 
 
 def has_collective(graphs: Iterable[torch.fx.GraphModule]) -> bool:
@@ -101,9 +105,19 @@ def _agreed(mine: Timing | Failure) -> Timing | Failure:
 
 
 def _gather(value: Any) -> list[Any]:
-    values: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(values, value)
-    return values
+    """
+    One value from each rank, in their order.
+
+    They travel through the group's store: no device is needed, and no thread of the
+    group's backend touches Python objects. Ranks make the same exchanges in the same
+    order, since they compile the same program.
+    """
+    store = dist.distributed_c10d._get_default_store()
+    prefix = f"custom_op_autotuning/{next(_exchanges)}"
+    store.set(f"{prefix}/{dist.get_rank()}", pickle.dumps(value))
+    keys = [f"{prefix}/{rank}" for rank in range(dist.get_world_size())]
+    store.wait(keys)
+    return [pickle.loads(store.get(key)) for key in keys]
 
 
 def _synchronize(device: torch.device) -> None:

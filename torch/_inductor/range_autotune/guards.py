@@ -20,6 +20,16 @@ if TYPE_CHECKING:
 _shape_log = logging.getLogger("torch.fx.experimental.symbolic_shapes")
 
 
+def replaced(expr: Any) -> sympy.Expr:
+    """
+    An expression in the symbols that are left.
+
+    Symbols that were found equal to others stay in the sizes of IR nodes, while fake
+    tensors and generated code know only those that replace them.
+    """
+    return V.graph.sizevars.shape_env.replace(sympy.sympify(expr))
+
+
 @contextlib.contextmanager
 def frozen_shapes() -> Iterator[None]:
     """

@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 import torch
 
 from ..virtualized import V
+from .guards import replaced
 from .ranges import DimRange
 
 
@@ -83,7 +84,7 @@ def _hint(symbol: sympy.Symbol) -> int:
 
 def concrete(expr: Any, values: Values) -> int:
     """The value of a symbolic size."""
-    known = sympy.sympify(expr).xreplace(
+    known = replaced(expr).xreplace(
         {symbol: sympy.Integer(value) for symbol, value in values.items()}
     )
     rest = {symbol: _hint(symbol) for symbol in known.free_symbols}
@@ -175,8 +176,8 @@ def _guards_hold(values: Values) -> bool:
 
 def may_hold(condition: sympy.Basic, values: Values) -> bool:
     """False only if the values make a condition on sizes false."""
-    replaced = {symbol: sympy.Integer(value) for symbol, value in values.items()}
-    return condition.xreplace(replaced) is not sympy.false
+    known = {symbol: sympy.Integer(value) for symbol, value in values.items()}
+    return replaced(condition).xreplace(known) is not sympy.false
 
 
 def is_about_index_width(condition: sympy.Basic) -> bool:

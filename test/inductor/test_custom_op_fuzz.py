@@ -1,0 +1,660 @@
+# Owner(s): ["module: inductor"]
+"""
+Random autotuned ops in random models: compiled equals eager on both sides of each
+boundary, in one compilation.
+
+Implementations of most cases add a marker of their own, so that a result tells which one
+ran; in the others all are equal. ``make fuzz`` runs 1,000 cases, or
+``CUSTOM_OP_FUZZ_EXAMPLES`` many. A failing case is printed as Python: ``check(Case(…))``
+repeats it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import inspect
+import itertools
+import logging
+import math
+import operator
+import os
+import random
+import traceback
+from typing import Any, TYPE_CHECKING
+from unittest import mock
+
+from hypothesis import given, HealthCheck, note, seed, settings
+from hypothesis import strategies as st
+from torch._inductor.lowering import user_lowerings
+from torch._inductor.test_case import run_tests, TestCase
+from torch.testing import assert_close
+from torch.testing._internal.inductor_utils import GPU_TYPE, HAS_GPU
+from torch.utils import _pytree as pytree
+
+import torch
+from torch._inductor import config
+from torch._inductor.kernel.custom_op import (
+    CustomOpConfig,
+    CustomOpRangeConfig,
+    register_custom_op_autotuning,
+)
+from torch._inductor.range_autotune import lowering
+from torch._inductor.range_autotune.measure import Timing
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from torch import Tensor
+
+    Values = dict[str, Any]
+
+DEVICE = GPU_TYPE if HAS_GPU else "cpu"
+# Set by `make fuzz`: then cases are random, and all run whatever fails.
+FUZZ_EXAMPLES = int(os.environ.get("CUSTOM_OP_FUZZ_EXAMPLES", "0"))
+FUZZ_SEED = int(os.environ.get("CUSTOM_OP_FUZZ_SEED", random.getrandbits(32)))
+EXAMPLES = settings(
+    max_examples=FUZZ_EXAMPLES or 8,
+    deadline=None,
+    derandomize=not FUZZ_EXAMPLES,
+    database=None,
+    print_blob=True,
+    suppress_health_check=list(HealthCheck),
+)
+PROGRESS_EVERY = 20
+FALLBACK = -1
+MARKER = 64
+TOLERANCES = {torch.bfloat16: {"rtol": 2e-2, "atol": 2e-2}}
+
+# A tensor as a view of memory laid out otherwise. Each takes a function from a shape to a
+# dense tensor, and the shape.
+LAYOUTS: dict[str, Callable[[Callable[..., Tensor], list[int]], Tensor]] = {
+    "contiguous": lambda make, shape: make(shape),
+    "transposed": lambda make, shape: make(shape[::-1]).permute(
+        *reversed(range(len(shape)))
+    ),
+    "sliced": lambda make, shape: make([*shape[:-1], 2 * shape[-1]])[..., ::2],
+    "offset": lambda make, shape: make([*shape[:-1], shape[-1] + 1])[..., 1:],
+    "expanded": lambda make, shape: make([1, *shape[1:]]).expand(shape),
+}
+# What happens to the dynamic dimension of each tensor before the op, and to its size.
+RESIZES: dict[str, tuple[Callable[[Tensor, int], Tensor], Callable[[int], int]]] = {
+    "none": (lambda x, dim: x, lambda n: n),
+    "twice": (lambda x, dim: torch.cat([x, x], dim), lambda n: 2 * n),
+    "tail": (lambda x, dim: x.narrow(dim, 1, x.shape[dim] - 1), lambda n: n - 1),
+    "padded": (
+        lambda x, dim: torch.cat([x, x.narrow(dim, 0, 1)], dim),
+        lambda n: n + 1,
+    ),
+}
+PROLOGUES: dict[str, Callable[[Tensor], Tensor]] = {
+    "none": lambda x: x,
+    "pointwise": lambda x: torch.where(x > 0, x, -1 * x).to(x.dtype),
+    "row_sum": lambda x: (x + x.sum(-1, keepdim=True)).to(x.dtype),
+}
+EPILOGUES: dict[str, Callable[[list[Tensor], Tensor], Any]] = {
+    "none": lambda outs, x: outs,
+    "pointwise": lambda outs, x: torch.where(outs[0] > 0, outs[0], 0) * 2 + 1,
+    "residual": lambda outs, x: (
+        [out + x for out in outs if out.dim() == x.dim()] + outs
+    ),
+    "transposed": lambda outs, x: [
+        out.mT * 2 if out.dim() > 1 else out for out in outs
+    ],
+    "reduced": lambda outs, x: [out.sum() for out in outs],
+    "shared": lambda outs, x: (outs, outs[0] > 1, outs[-1] * 2),
+}
+EXTRA_TENSORS = ("same", "row", "scalar", "again", "none", "optional", "list")
+OUTPUTS = ("Tensor", "(Tensor, Tensor)", "Tensor[]")
+VARIANTS = ("direct", "others_first", "in_place", "by_parts", "transposed", "op_itself")
+NAMINGS = ("same", "renamed", "keywords")
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """
+    An op, its implementations, and a model that calls it.
+
+    Args:
+        shape: of ``x``, with the size that the first call has in ``dim``.
+        extra: kinds of the op's further tensors, ``EXTRA_TENSORS``.
+        layouts: of ``x`` and of each further tensor.
+        dispatch_on: index among the op's tensors that have the dynamic size.
+        scale: its schema and the value passed, None to leave it at its default.
+        keyword_only: whether what follows the first tensors may only be named.
+        variants: how each implementation computes, and how it names its parameters.
+        winners: of each range, FALLBACK for the op itself.
+        marked: whether implementations add a marker.
+    """
+
+    shape: tuple[int, ...]
+    dim: int
+    dtype: torch.dtype
+    extra: tuple[str, ...]
+    layouts: tuple[str, ...]
+    dispatch_on: int
+    negative_dim: bool
+    scale: tuple[str, Any] | None
+    keyword_only: bool
+    outputs: str
+    transposed_output: bool
+    resize: str
+    prologue: str
+    epilogue: str
+    variants: tuple[tuple[str, str], ...]
+    ranges: tuple[tuple[int, float], ...]
+    winners: tuple[int, ...]
+    marked: bool
+    fusion: bool
+    all_dynamic: bool
+
+    def schema(self, name: str) -> str:
+        kinds = {"none": "Tensor?", "optional": "Tensor?", "list": "Tensor[]"}
+        required = ["Tensor x"]
+        optional = []
+        for letter, kind in zip("yz", self.extra):
+            declared = f"{kinds.get(kind, 'Tensor')} {letter}"
+            if kind in ("none", "optional"):
+                optional.append(f"{declared}=None")
+            else:
+                required.append(declared)
+        optional += [self.scale[0]] if self.scale else []
+        star = ["*"] if self.keyword_only and optional else []
+        return f"{name}({', '.join(required + star + optional)}) -> {self.outputs}"
+
+    def inputs(self, size: int, more: int = 0) -> list[Tensor]:
+        """
+        ``x`` and the further tensors, a tensor each, two for a list.
+
+        Args:
+            more: added to the other sizes, where all are dynamic.
+        """
+        shape = [n + more * (self.all_dynamic and n > 1) for n in self.shape]
+        shape[self.dim] = size
+        tensors = [self._tensor(self.layouts[0], shape, 0)]
+        for kind, layout in zip(self.extra, self.layouts[1:]):
+            wanted = {"row": shape[-1:], "scalar": []}.get(kind, shape)
+            count = {"again": 0, "none": 0, "list": 2}.get(kind, 1)
+            number = len(tensors)
+            tensors += [self._tensor(layout, wanted, number + i) for i in range(count)]
+        return tensors
+
+    def _tensor(self, layout: str, shape: list[int], number: int) -> Tensor:
+        def make(shape: Sequence[int]) -> Tensor:
+            count = torch.arange(math.prod(shape), device=DEVICE) + number
+            return ((count * 7) % 5 - 2).to(self.dtype).reshape(shape)
+
+        return LAYOUTS[layout if shape else "contiguous"](make, shape)
+
+    def dynamic_dim(self, tensor: Tensor) -> int | None:
+        """The dimension of an input that has the dynamic size."""
+        if tensor.dim() == len(self.shape):
+            return self.dim
+        is_row = tensor.dim() == 1 and self.dim == len(self.shape) - 1
+        return 0 if is_row else None
+
+    def dispatch(self) -> tuple[str, int]:
+        """The op's tensor and its dimension."""
+        candidates = [("x", self.dim)]
+        for name, kind in zip("yz", self.extra):
+            if kind in ("same", "again", "optional"):
+                candidates.append((name, self.dim))
+            elif kind == "row" and self.dim == len(self.shape) - 1:
+                candidates.append((name, 0))
+        name, dim = candidates[self.dispatch_on % len(candidates)]
+        rank = 1 if self.extra and ("row", name) in zip(self.extra, "yz") else None
+        return name, dim - (rank or len(self.shape)) if self.negative_dim else dim
+
+    def model(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """What is compiled, with a call of the op in it."""
+        resize, _ = RESIZES[self.resize]
+
+        def resized(tensor: Tensor) -> Tensor:
+            dim = self.dynamic_dim(tensor)
+            return tensor if dim is None else resize(tensor, dim)
+
+        def fn(*inputs: Tensor) -> Any:
+            tensors = [resized(tensor) for tensor in inputs]
+            x = tensors[0] = PROLOGUES[self.prologue](tensors[0])
+            args, kwargs = self._arguments(tensors)
+            outs = call(*args, **kwargs)
+            outs = [outs] if isinstance(outs, torch.Tensor) else list(outs)
+            return EPILOGUES[self.epilogue](outs, x)
+
+        return fn
+
+    def _arguments(self, tensors: list[Tensor]) -> tuple[list[Any], Values]:
+        queue = tensors[1:]
+        args, kwargs = [tensors[0]], {}
+        for name, kind in zip("yz", self.extra):
+            if kind == "list":
+                args.append([queue.pop(0), queue.pop(0)])
+            elif kind == "optional":
+                kwargs[name] = queue.pop(0)
+            elif kind == "again":
+                args.append(tensors[0])
+            elif kind != "none":
+                args.append(queue.pop(0))
+        if self.scale and self.scale[1] is not None:
+            value = self.scale[1]
+            kwargs["scale"] = tensors[0].shape[self.dim] if value == "size" else value
+        return args, kwargs
+
+    def compute(self, values: Values, variant: str = "direct") -> Any:
+        """What the op computes from its arguments by name."""
+        x, *others = tensors_in(values)
+        add = operator.xor if x.dtype == torch.bool else operator.add
+        acc = x.clone(memory_format=torch.contiguous_format)
+        if variant == "others_first" and others:
+            for other in others[1:]:
+                others[0] = add(others[0], other)
+            others = others[:1]
+        for other in others:
+            if variant == "in_place" and x.dtype != torch.bool:
+                acc += other
+            else:
+                acc = add(acc, other)
+        if values.get("scale") is not None:
+            acc = acc * values["scale"]
+        if variant == "by_parts":
+            parts = torch.empty_like(acc)
+            parts[..., :1] = acc[..., :1]
+            parts[..., 1:] = acc[..., 1:]
+            acc = parts
+        if acc.dim() > 1 and (self.transposed_output != (variant == "transposed")):
+            acc = acc.mT.clone(memory_format=torch.contiguous_format).mT
+        else:
+            acc = acc.clone(memory_format=torch.contiguous_format)
+        if self.outputs == "Tensor":
+            return acc
+        total = acc.sum(self.dim - 1 if len(self.shape) > 1 else 0)
+        return [acc, total] if self.outputs == "Tensor[]" else (acc, total)
+
+    def implementation(self, index: int, op: Any) -> Callable[..., Any]:
+        variant, naming = self.variants[index]
+
+        def compute(values: Values) -> Any:
+            itself = variant == "op_itself"
+            return self.marked_as(
+                index, op(**values) if itself else self.compute(values, variant)
+            )
+
+        return named_as(compute, op, naming)
+
+    def marked_as(self, index: int, result: Any) -> Any:
+        """An op's result with the marker of a candidate."""
+        if not self.marked or index == FALLBACK:
+            return result
+        return pytree.tree_map(lambda out: out + MARKER * (index + 1), result)
+
+    def dispatched(self, size: int) -> int:
+        """The dispatch dimension where the model's own dynamic size is ``size``."""
+        return RESIZES[self.resize][1](size)
+
+    def expected(self, op: Any, index: int) -> Callable[..., Any]:
+        """The eager model where candidate ``index`` runs."""
+        return self.model(lambda *args, **kw: self.marked_as(index, op(*args, **kw)))
+
+    def winner_at(self, dispatched: int) -> int:
+        """The candidate that runs at a value of the dispatch dimension."""
+        for (start, end), index in zip(self.ranges, self.winners):
+            if start <= dispatched < end:
+                return index
+        return FALLBACK
+
+    def sizes(self) -> list[int]:
+        """Of the model: the first call's, then those on both sides of each boundary."""
+        grow = self.dispatched
+        bounds = {int(b) for pair in self.ranges for b in pair if b != math.inf}
+        at = [next(n for n in itertools.count(2) if grow(n) >= b) for b in bounds]
+        found = {n for size in at for n in (size - 1, size) if grow(n) >= 2 and n >= 2}
+        return [self.shape[self.dim], *sorted(found)]
+
+
+def tensors_in(values: Values) -> list[Tensor]:
+    leaves = pytree.tree_leaves([values[name] for name in "xyz" if name in values])
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+
+def named_as(
+    fn: Callable[[Values], Any], op: Any, naming: str = "same"
+) -> Callable[..., Any]:
+    """A callable with parameters of its own for a function of the op's arguments by name."""
+    kind = inspect.Parameter
+    arguments = op._schema.arguments
+
+    def renamed(a: Any) -> bool:
+        return naming == "renamed" and a.name != "scale" and not a.kwarg_only
+
+    new = {a.name: f"the_{a.name}" if renamed(a) else a.name for a in arguments}
+    parameters = [
+        inspect.Parameter(
+            new[a.name],
+            kind.KEYWORD_ONLY if a.kwarg_only else kind.POSITIONAL_OR_KEYWORD,
+            default=a.default_value if a.has_default_value() else kind.empty,
+        )
+        for a in arguments
+    ]
+    if naming == "keywords":
+        parameters = [inspect.Parameter("given", kind.VAR_KEYWORD)]
+    signature = inspect.Signature(parameters)
+
+    def impl(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        if naming == "keywords":
+            return fn(bound.arguments["given"])
+        return fn({a.name: bound.arguments[new[a.name]] for a in arguments})
+
+    impl.__signature__ = signature
+    impl.__name__ = f"impl_{naming}"
+    return impl
+
+
+@st.composite
+def cases(draw: Callable[[Any], Any]) -> Case:
+    rank = draw(st.integers(1, 3))
+    shape = [draw(st.sampled_from([2, 3, 5, 1])) for _ in range(rank)]
+    dim = draw(st.integers(0, rank - 1))
+    shape[dim] = draw(st.integers(4, 40))
+    dtypes = [torch.float32, torch.bfloat16, torch.int64, torch.bool]
+    dtype = draw(st.sampled_from(dtypes))
+    extra = tuple(draw(st.lists(st.sampled_from(EXTRA_TENSORS), max_size=2)))
+    # One element repeated along a size that is none of the first call's would be a guard.
+    layouts = [name for name in LAYOUTS if name != "expanded" or dim > 0]
+    edges = sorted(draw(st.sets(st.integers(3, 48), min_size=2, max_size=4)))
+    edges = draw(st.sampled_from([[0], []])) + edges
+    edges += draw(st.sampled_from([[math.inf], []]))
+    ranges = list(itertools.pairwise(edges))
+    if len(ranges) > 2 and draw(st.booleans()):
+        del ranges[1]
+    # Writing to a part of the dynamic size is a guard on it.
+    possible = [v for v in VARIANTS if v != "by_parts" or dim < rank - 1]
+    variants = draw(
+        st.lists(
+            st.tuples(st.sampled_from(possible), st.sampled_from(NAMINGS)),
+            min_size=2,
+            max_size=3,
+        )
+    )
+    scales = [("float scale=2.0", value) for value in (None, 0.5)]
+    scales += [("SymInt? scale=None", value) for value in (None, 3, "size")]
+    return Case(
+        shape=tuple(shape),
+        dim=dim,
+        dtype=dtype,
+        extra=extra,
+        layouts=tuple(draw(st.sampled_from(layouts)) for _ in range(1 + len(extra))),
+        dispatch_on=draw(st.integers(0, 2)),
+        negative_dim=draw(st.booleans()),
+        scale=draw(st.sampled_from([None, *scales])),
+        keyword_only=draw(st.booleans()),
+        outputs=draw(st.sampled_from(OUTPUTS)),
+        transposed_output=draw(st.booleans()),
+        resize=draw(st.sampled_from(list(RESIZES))),
+        prologue=draw(st.sampled_from(list(PROLOGUES))),
+        epilogue=draw(st.sampled_from(list(EPILOGUES))),
+        variants=tuple(variants),
+        ranges=tuple(ranges),
+        winners=tuple(draw(st.integers(-1, len(variants) - 1)) for _ in ranges),
+        marked=dtype != torch.bool and draw(st.integers(0, 3)) > 0,
+        fusion=draw(st.booleans()),
+        all_dynamic=draw(st.booleans()),
+    )
+
+
+@contextlib.contextmanager
+def registered(case: Case, name: str) -> Iterator[Any]:
+    """The case's op with its implementations."""
+
+    def fake(*args: Any, **kwargs: Any) -> Any:
+        # Of sizes alone, so that no stride is compared with another.
+        args, kwargs = pytree.tree_map_only(
+            torch.Tensor, lambda t: t.new_empty(t.shape), (args, kwargs)
+        )
+        return kernel(*args, **kwargs)
+
+    with (
+        torch.library._scoped_library("custom_op_fuzz", "FRAGMENT") as library,
+        mock.patch.dict(user_lowerings),
+    ):
+        library.define(case.schema(name))
+        op = getattr(torch.ops.custom_op_fuzz, name).default
+        kernel = named_as(case.compute, op)
+        library.impl(name, kernel, "CompositeExplicitAutograd")
+        torch.library.register_fake(f"custom_op_fuzz::{name}", fake, lib=library)
+        tensor_name, dim = case.dispatch()
+        impls = [case.implementation(i, op) for i in range(len(case.variants))]
+        if case.negative_dim:
+            configs = [CustomOpRangeConfig(tensor_name, dim, list(case.ranges), impls)]
+        else:
+            configs = [
+                CustomOpConfig(
+                    impl, tensor_name=tensor_name, dim_index=dim, dim_range=sizes
+                )
+                for sizes in case.ranges
+                for impl in impls
+            ]
+        register_custom_op_autotuning(op, configs=configs)
+        yield op
+
+
+class MadeUpTimes:
+    """
+    In place of timing: each candidate is run once, and the winner of the size takes less
+    than the others.
+
+    Args:
+        running: the candidates that are not left out, filled while a model is compiled.
+    """
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.running = {FALLBACK}
+        self._make_inputs = lowering.make_inputs
+        self._size: int | None = None
+
+    @contextlib.contextmanager
+    def in_place(self) -> Iterator[None]:
+        with (
+            mock.patch.object(lowering, "make_inputs", self.make_inputs),
+            mock.patch.object(lowering, "time_candidates", self.time_candidates),
+        ):
+            yield
+
+    def make_inputs(self, site: Any, point: Any, input_gen_fns: Any) -> Any:
+        self._size = point.size
+        return self._make_inputs(site, point, input_gen_fns)
+
+    def time_candidates(self, runners: Any, *_: Any) -> Any:
+        assert self._size is not None
+        for run in runners.values():
+            run()
+        self.running = set(runners)
+        winner = self.winner_at(self._size)
+        return {index: Timing(1.0 + (index != winner)) for index in runners}
+
+    def winner_at(self, dispatched: int) -> int:
+        winner = self.case.winner_at(dispatched)
+        return winner if winner in self.running else FALLBACK
+
+
+_numbers = itertools.count()
+
+
+def check(case: Case) -> int:
+    """
+    Compiles a case once; it must equal eager at each of its sizes.
+
+    Returns:
+        The number of candidates that were left out, for a guard in their code.
+    """
+    torch._dynamo.reset()
+    times = MadeUpTimes(case)
+    warnings: list[str] = []
+    log = logging.getLogger("torch._inductor.kernel.custom_op")
+    with (
+        registered(case, f"op{next(_numbers)}") as op,
+        times.in_place(),
+        mock.patch.object(log, "warning", lambda m, *a: warnings.append(m % a)),
+        config.patch(
+            {
+                "enable_custom_op_fusion": case.fusion,
+                "test_configs.force_no_impl_grouping": True,
+                # Another case's made-up times are no part of a cache key.
+                "fx_graph_cache": False,
+            }
+        ),
+        torch._functorch.config.patch(enable_autograd_cache=False),
+    ):
+        compiled = torch.compile(case.model(op), fullgraph=True)
+        for i, size in enumerate(case.sizes()):
+            inputs = case.inputs(size, more=i % 2)
+            for tensor in inputs:
+                mark_dynamic(case, tensor)
+            with torch._dynamo.config.patch(error_on_recompile=i > 0):
+                result = compiled(*inputs)
+            winner = times.winner_at(case.dispatched(size))
+            expected = case.expected(op, winner)(*inputs)
+            assert_same(result, expected, f"at size {size}, winner {winner}")
+    assert all("guards on a size" in w for w in warnings), warnings
+    return len(warnings)
+
+
+def mark_dynamic(case: Case, tensor: Tensor) -> None:
+    if (dim := case.dynamic_dim(tensor)) is not None:
+        torch._dynamo.mark_dynamic(tensor, dim)
+    for other in range(tensor.dim()) if case.all_dynamic else ():
+        if tensor.shape[other] > 1:
+            torch._dynamo.mark_dynamic(tensor, other)
+
+
+def assert_same(result: Any, expected: Any, where: str) -> None:
+    results, wanted = pytree.tree_leaves(result), pytree.tree_leaves(expected)
+    assert len(results) == len(wanted), where
+    for i, (got, want) in enumerate(zip(results, wanted)):
+        tolerance = TOLERANCES.get(want.dtype, {})
+        where_of_it = f"output {i} {where}: "
+        assert_close(got, want, **tolerance, msg=where_of_it.__add__)
+
+
+# Found by fuzzing: sizes made of symbols that were found equal to others, and an op whose
+# own fake kernel guards on a size.
+FOUND = (
+    Case(
+        shape=(31,),
+        dim=0,
+        dtype=torch.float32,
+        extra=("same",),
+        layouts=("contiguous", "contiguous"),
+        dispatch_on=0,
+        negative_dim=True,
+        scale=None,
+        keyword_only=False,
+        outputs="Tensor",
+        transposed_output=False,
+        resize="tail",
+        prologue="none",
+        epilogue="none",
+        variants=(("direct", "same"), ("direct", "same")),
+        ranges=((0, 10), (10, math.inf)),
+        winners=(0, 1),
+        marked=False,
+        fusion=False,
+        all_dynamic=False,
+    ),
+    Case(
+        shape=(10, 1),
+        dim=0,
+        dtype=torch.bfloat16,
+        extra=("again", "optional"),
+        layouts=("transposed",) * 3,
+        dispatch_on=1,
+        negative_dim=True,
+        scale=None,
+        keyword_only=True,
+        outputs="Tensor[]",
+        transposed_output=True,
+        resize="tail",
+        prologue="row_sum",
+        epilogue="none",
+        variants=(
+            ("op_itself", "same"),
+            ("others_first", "keywords"),
+            ("others_first", "same"),
+        ),
+        ranges=((0, 19), (27, 28), (28, 37)),
+        winners=(-1, 0, 2),
+        marked=True,
+        fusion=False,
+        all_dynamic=True,
+    ),
+    Case(
+        shape=(32, 5, 3),
+        dim=0,
+        dtype=torch.float32,
+        extra=("same", "list"),
+        layouts=("transposed", "sliced", "contiguous"),
+        dispatch_on=0,
+        negative_dim=True,
+        scale=None,
+        keyword_only=True,
+        outputs="(Tensor, Tensor)",
+        transposed_output=True,
+        resize="tail",
+        prologue="none",
+        epilogue="residual",
+        variants=(
+            ("in_place", "keywords"),
+            ("by_parts", "keywords"),
+            ("transposed", "keywords"),
+        ),
+        ranges=((0, 12), (21, 42), (42, 47), (47, math.inf)),
+        winners=(2, 0, -1, 0),
+        marked=False,
+        fusion=True,
+        all_dynamic=True,
+    ),
+)
+
+
+class TestFuzz(TestCase):
+    def test_found_before(self):
+        for case in FOUND:
+            check(case)
+
+    @seed(FUZZ_SEED)
+    @EXAMPLES
+    @given(cases())
+    def run_cases(self, case: Case) -> None:
+        note(f"check({case})")
+        self.examples += 1
+        if FUZZ_EXAMPLES and self.examples % PROGRESS_EVERY == 0:
+            self.report()
+        try:
+            self.left_out += check(case)
+        except Exception:
+            if not FUZZ_EXAMPLES:
+                raise
+            self.failing.append(case)
+            print(f"\nFAILED check({case})\n{traceback.format_exc()}", flush=True)
+
+    def test_compiled_equals_eager(self):
+        self.examples, self.left_out = 0, 0
+        self.failing: list[Case] = []
+        self.run_cases()
+        if FUZZ_EXAMPLES:
+            self.report()
+        self.assertEqual(self.failing, [])
+
+    def report(self) -> None:
+        print(
+            f"{self.examples} examples, {len(self.failing)} failures, {self.left_out} "
+            f"candidates left out (CUSTOM_OP_FUZZ_SEED={FUZZ_SEED})",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    run_tests()

@@ -1,0 +1,404 @@
+# Owner(s): ["module: inductor"]
+"""What a call of an op was given, and each candidate as one symbolic graph or a reason."""
+
+import sympy
+from range_autotune_testing import OpTestCase, SymbolicTestCase
+from torch._dynamo.utils import counters
+from torch._inductor.test_case import run_tests
+from torch.testing._internal.common_utils import (
+    instantiate_parametrized_tests,
+    parametrize,
+)
+from torch.utils import _pytree as pytree
+
+import torch
+from torch._inductor import ir
+from torch._inductor.range_autotune.call_site import CallSite, Inner, NotTunable, Slot
+from torch._inductor.range_autotune.candidates import (
+    CandidateError,
+    FALLBACK,
+    one_line,
+    Rejection,
+    trace_candidate,
+    trace_fallback,
+    TracedCandidate,
+)
+from torch._inductor.range_autotune.registration import Candidate
+
+
+aten = torch.ops.aten
+
+
+class SiteTestCase(OpTestCase, SymbolicTestCase):
+    def setUp(self):
+        super().setUp()
+        counters.clear()
+        self.s0 = self.symbol("s0", 100)
+        self.x = self.tensor([self.s0, 4])
+
+    def op_with_fake(self, schema, fake):
+        op = self.define_op(schema)
+        torch.library.register_fake(op._name, fake, lib=self._library)
+        return op
+
+    def arguments(self, schema, *args, **kwargs):
+        return CallSite.from_call(self.define_op(schema), args, kwargs).arguments
+
+
+@instantiate_parametrized_tests
+class TestArguments(SiteTestCase):
+    def test_tensors_lists_and_none(self):
+        arguments = self.arguments(
+            "f(Tensor x, Tensor[] ys, Tensor? z=None) -> Tensor",
+            self.x,
+            [self.x, self.tensor([3])],
+        )
+        self.assertEqual(arguments, {"x": Slot(0), "ys": [Slot(1), Slot(2)], "z": None})
+
+    def test_keywords_and_defaults_are_in_the_ops_order(self):
+        arguments = self.arguments(
+            "f(Tensor x, float a=1.5, *, int b=3, str mode='sum') -> Tensor",
+            self.x,
+            mode="max",
+        )
+        self.assertEqual(
+            list(arguments.items()),
+            [("x", Slot(0)), ("a", 1.5), ("b", 3), ("mode", "max")],
+        )
+
+    def test_tensor_by_keyword(self):
+        site = CallSite.from_call(
+            self.define_op("f(Tensor x, Tensor? y=None, Tensor? z=None) -> Tensor"),
+            (self.x,),
+            {"z": self.tensor([3])},
+        )
+        self.assertEqual(site.arguments, {"x": Slot(0), "y": None, "z": Slot(1)})
+        self.assertEqual([list(i.get_size()) for i in site.inputs], [[self.s0, 4], [3]])
+        self.assertEqual(site.tensor_names, {"x", "z"})
+        self.assertEqual([site.parameter_of(i) for i in range(3)], ["x", "z", None])
+
+    def test_symbolic_integers_are_inputs(self):
+        schema = "f(Tensor x, SymInt k, SymInt[] ns) -> Tensor"
+        op = self.define_op(schema)
+        site = CallSite.from_call(op, (self.x, 2 * self.s0, [4, self.s0 + 1]), {})
+        self.assertEqual(
+            site.arguments, {"x": Slot(0), "k": Slot(1), "ns": [4, Slot(2)]}
+        )
+        self.assertEqual(site.inputs[1:], (2 * self.s0, self.s0 + 1))
+        self.assertEqual(site.tensor_names, {"x"})
+        fakes = site.fake_inputs()
+        self.assertEqual([f.node.expr for f in fakes[1:]], [2 * self.s0, self.s0 + 1])
+
+    @parametrize(
+        "given,plain",
+        [
+            (sympy.Integer(4), 4),
+            (sympy.Float(0.5), 0.5),
+            (sympy.true, True),
+            (None, None),
+            (torch.float16, torch.float16),
+        ],
+    )
+    def test_constants_are_plain_values(self, given, plain):
+        arguments = self.arguments(
+            "f(Tensor x, ScalarType? k=None) -> Tensor", self.x, given
+        )
+        self.assertEqual(arguments["k"], plain)
+        self.assertIs(type(arguments["k"]), type(plain))
+
+    def test_size_as_a_buffer(self):
+        size = ir.ShapeAsConstantBuffer(expr=self.s0 + 1)
+        op = self.define_op("f(Tensor x, SymInt k) -> Tensor")
+        site = CallSite.from_call(op, (self.x, size), {})
+        self.assertEqual(site.inputs[1], self.s0 + 1)
+
+    def test_no_tensor(self):
+        self.assert_raises_inline(
+            NotTunable,
+            lambda: self.arguments("f(Tensor[] xs) -> Tensor", []),
+            """it has no tensor argument""",
+        )
+
+    def test_symbolic_float(self):
+        scale = sympy.Symbol("scale", real=True)
+        self.assert_raises_inline(
+            NotTunable,
+            lambda: self.arguments("f(Tensor x, float k) -> Tensor", self.x, scale),
+            """symbolic argument scale is not an integer""",
+        )
+
+    def test_filled(self):
+        op = self.define_op("f(Tensor x, Tensor[] ys, SymInt k, int n=3) -> Tensor")
+        site = CallSite.from_call(op, (self.x, [self.x, self.x], self.s0), {})
+        filled = {"x": "a", "ys": ["b", "c"], "k": 7, "n": 3}
+        self.assertEqual(site.filled(["a", "b", "c", 7], {}), filled)
+        self.assertEqual(site.run(["a", "b", "c", 7], lambda values: values), filled)
+
+
+class TestRegion(SiteTestCase):
+    """sin(x) -> op(sin(x), y) -> abs; both values are outputs."""
+
+    def setUp(self):
+        super().setUp()
+        self.op = self.define_op("f(Tensor x, Tensor? y=None, *, int k=2) -> Tensor")
+        self.fake = self.fake_of(self.x)
+        body = torch.fx.Graph()
+        x, y, other = (body.placeholder(name) for name in ("x", "y", "other"))
+        self.sin = body.call_function(aten.sin.default, (x,))
+        self.call = body.call_function(self.op, (self.sin, y), {"k": 3})
+        last = body.call_function(aten.add.Tensor, (self.call, other), {"alpha": 2})
+        for node in (x, y, other, self.sin, self.call, last):
+            node.meta["val"] = self.fake
+        body.output([last, self.sin])
+        inputs = (self.x, self.tensor([self.s0, 4]), self.tensor([self.s0, 4]))
+        self.site = CallSite.from_region(body, self.call, inputs)
+
+    def fake_of(self, node):
+        (fake,) = CallSite(self.op, {"x": Slot(0)}, (node,)).fake_inputs()
+        return fake
+
+    def test_arguments(self):
+        self.assertEqual(
+            self.site.arguments, {"x": Inner(self.sin), "y": Slot(1), "k": 3}
+        )
+        self.assertEqual(self.site.tensor_names, {"x", "y"})
+        self.assertEqual(
+            [self.site.parameter_of(i) for i in range(3)], [None, "y", None]
+        )
+
+    def test_run(self):
+        x, y, other = torch.rand(3, 2, 4)
+        seen = []
+
+        def call_op(values):
+            seen.append(values)
+            return values["x"] * values["k"] + values["y"]
+
+        results = self.site.run([x, y, other], call_op)
+        self.assertEqual(results, [x.sin() * 3 + y + 2 * other, x.sin()])
+        self.assertEqual(seen, [{"x": x.sin(), "y": y, "k": 3}])
+
+    def test_fake_arguments(self):
+        arguments = self.site.fake_arguments()
+        self.assertIs(arguments["x"], self.fake)
+        self.assertEqual(arguments["y"].shape[0].node.expr, self.s0)
+
+
+class TestFallback(SiteTestCase):
+    def trace(self, schema="f(Tensor x) -> Tensor", fake=torch.empty_like):
+        self.op = self.op_with_fake(schema, fake)
+        return trace_fallback(CallSite.from_call(self.op, (self.x,), {}))
+
+    def test_the_op_stays_one_node_that_is_called_eagerly(self):
+        fallback, outputs = self.trace()
+        (node,) = fallback.graph.graph.find_nodes(op="call_function", target=self.op)
+        self.assertTrue(node.meta["should_fallback"])
+        self.assertIs(fallback.candidate, FALLBACK)
+        self.assertTrue(fallback.calls_python)
+        self.assertEqual(outputs.spec, pytree.tree_structure(0))
+        self.assertEqual(outputs.of_op[0].shape[0].node.expr, self.s0)
+
+    def test_an_overload_of_aten_stays_one_node_too(self):
+        site = CallSite.from_call(aten.silu.default, (self.x,), {})
+        fallback, _ = trace_fallback(site)
+        targets = [n.target for n in fallback.graph.graph.nodes if n.op != "output"]
+        self.assertEqual(targets[1:], [aten.silu.default])
+        self.assertTrue(fallback.calls_python)
+
+    def test_nesting_of_outputs(self):
+        _, outputs = self.trace(
+            "f(Tensor x) -> (Tensor, Tensor[])", lambda x: (x * 1, [x + 1, x + 2])
+        )
+        self.assertEqual(len(outputs.tensors), 3)
+        self.assertEqual(outputs.spec, pytree.tree_structure((0, [0, 0])))
+
+    def test_no_tensor(self):
+        self.assert_raises_inline(
+            CandidateError,
+            lambda: self.trace("f(Tensor x) -> (Tensor, int)", lambda x: (x * 1, 3)),
+            """it returns a int, not a tensor""",
+        )
+
+
+class TestCandidate(SiteTestCase):
+    def setUp(self):
+        super().setUp()
+        self.op = self.op_with_fake("f(Tensor x, int k=1) -> Tensor", self.fake_kernel)
+
+    @staticmethod
+    def fake_kernel(x, k=1):
+        return torch.empty_like(x)
+
+    def trace(self, impl, op=None, node=None, **params):
+        site = CallSite.from_call(op or self.op, (node or self.x,), {})
+        _, self.outputs = trace_fallback(site)
+        return trace_candidate(Candidate("c", impl, params), site, self.outputs)
+
+    def targets(self, impl, **kwargs):
+        traced = self.trace(impl, **kwargs)
+        self.assertIsInstance(traced, TracedCandidate)
+        graph = traced.graph.graph
+        return [node.target for node in graph.nodes if node.op == "call_function"]
+
+    def reason(self, impl, **kwargs):
+        result = self.trace(impl, **kwargs)
+        self.assertIsInstance(result, Rejection)
+        self.assertEqual(result.candidate.name, "c")
+        return result.reason
+
+    def two_outputs(self):
+        return self.op_with_fake(
+            "g(Tensor x) -> (Tensor, Tensor)",
+            lambda x: (x.new_empty(x.shape[0], 2), x.new_empty(x.shape[0], 2)),
+        )
+
+    def test_graph_has_symbolic_sizes(self):
+        traced = self.trace(lambda x: x.expand(3, -1, -1).sum(0))
+        expand = traced.graph.graph.find_nodes(
+            op="call_function", target=aten.expand.default
+        )
+        self.assertEqual(expand[0].meta["val"].shape[1].node.expr, self.s0)
+        self.assertFalse(traced.calls_python)
+        self.assertEqual(self.shape_env.guards, [])
+        self.assertEqual(counters["inductor"]["custom_op_candidate_traces"], 2)
+
+    def test_tuning_parameters_go_to_the_implementation(self):
+        traced = self.trace(lambda x, block=1: x + block, block=64)
+        (add,) = traced.graph.graph.find_nodes(
+            op="call_function", target=aten.add.Tensor
+        )
+        self.assertEqual(add.args[1], 64)
+
+    def test_op_itself_with_parameters(self):
+        traced = self.trace(None, k=7)
+        (node,) = traced.graph.graph.find_nodes(op="call_function", target=self.op)
+        self.assertEqual(node.args[1:], (7,))
+        self.assertTrue(node.meta["should_fallback"])
+        self.assertTrue(traced.calls_python)
+
+    def test_implementation_that_calls_a_custom_op_calls_python(self):
+        inner = self.op_with_fake("inner(Tensor x) -> Tensor", torch.empty_like)
+        traced = self.trace(lambda x: inner(x) + 1)
+        self.assertTrue(traced.calls_python)
+        (node,) = traced.graph.graph.find_nodes(op="call_function", target=inner)
+        self.assertNotIn("should_fallback", node.meta)
+
+    def test_strides_are_pinned_to_the_ops(self):
+        traced = self.trace(lambda x: x.t().contiguous().t())
+        meta = traced.graph.graph.output_node().meta
+        self.assertEqual(meta["user_visible_output_idxs"], [0])
+        self.assertEqual(meta["original_output_strides"], [(4, 1)])
+
+    def test_outputs_that_share_memory_get_their_own(self):
+        targets = self.targets(
+            lambda x: (lambda y: (y[:, :2], y[:, 2:]))(x * 2), op=self.two_outputs()
+        )
+        self.assertEqual(targets.count(aten.clone.default), 1)
+
+    def test_one_value_as_two_outputs(self):
+        targets = self.targets(lambda x: [x[:, :2] * 2] * 2, op=self.two_outputs())
+        self.assertEqual(targets.count(aten.clone.default), 1)
+
+    def test_output_inside_its_memory_gets_its_own(self):
+        half = self.op_with_fake(
+            "h(Tensor x) -> Tensor", lambda x: x.new_empty(x.shape[0], 2)
+        )
+        targets = self.targets(lambda x: (x * 2)[:, 2:], op=half)
+        self.assertEqual(targets.count(aten.clone.default), 1)
+        targets = self.targets(lambda x: (x * 2)[:, :2], op=half)
+        self.assertEqual(targets.count(aten.clone.default), 0)
+
+    def test_own_tensor_may_be_written_to(self):
+        targets = self.targets(lambda x: torch.zeros_like(x).add_(x))
+        self.assertNotIn(aten.add_.Tensor, targets)
+
+    def test_writes_to_an_input(self):
+        self.assertExpectedInline(
+            self.reason(lambda x: x.add_(1) + 1),
+            """it writes to an argument with aten.copy_.default""",
+        )
+
+    def test_shares_memory_with_an_input(self):
+        self.assertExpectedInline(
+            self.reason(lambda x: x.view(-1).view(x.shape)),
+            """output 0 shares memory with an input""",
+        )
+
+    def test_guards(self):
+        reason = self.reason(lambda x: x + 1 if x.shape[0] > 50 else x + 2)
+        self.assertExpectedInline(
+            reason.replace(str(self.s0), "s0"),
+            """it guards on a size, s0 > 50 == True. If that always holds, say so with torch._check in the op's fake kernel""",
+        )
+        self.assertEqual(counters["inductor"]["custom_op_decomp_guard_skips"], 1)
+
+    def test_raises(self):
+        def impl(x):
+            raise RuntimeError("one\ntwo")
+
+        self.assertExpectedInline(self.reason(impl), """RuntimeError: one""")
+
+    def test_lacks_a_parameter(self):
+        site = CallSite.from_call(self.op, (self.x, 5), {})
+        _, outputs = trace_fallback(site)
+        result = trace_candidate(Candidate("c", lambda x: x + 1), site, outputs)
+        self.assertExpectedInline(
+            result.reason,
+            """TypeError: implementation '<lambda>' of range_autotune_test.f.default does not take the op's parameter 'k', which is not at its default here""",
+        )
+
+    def test_number_of_outputs(self):
+        self.assertExpectedInline(
+            self.reason(lambda x: (x + 1, x + 2)),
+            """it returns 2 outputs, the op 1""",
+        )
+
+    def test_output_that_is_no_tensor(self):
+        self.assertExpectedInline(
+            self.reason(lambda x: 3), """output 0 is 3, not a tensor"""
+        )
+
+    def test_dtype(self):
+        self.assertExpectedInline(
+            self.reason(lambda x: x.double()),
+            """output 0 has dtype torch.float64, the op's has torch.float32""",
+        )
+
+    def test_device(self):
+        self.assertExpectedInline(
+            self.reason(lambda x: torch.empty(x.shape, device="meta")),
+            """output 0 has device meta, the op's has cpu""",
+        )
+
+    def test_shape(self):
+        reason = self.reason(lambda x: x.t() + 1)
+        self.assertExpectedInline(
+            reason.replace(str(self.s0), "s0"),
+            """output 0 has shape [4, s0], the op's has [s0, 4]""",
+        )
+
+    def test_shape_that_is_only_equal_at_the_hint(self):
+        reason = self.reason(lambda x: x.new_empty(100, 4))
+        self.assertExpectedInline(
+            reason.replace(str(self.s0), "s0"),
+            """output 0 has shape [100, 4], the op's has [s0, 4]""",
+        )
+
+    def test_the_second_output_is_checked_too(self):
+        self.assertExpectedInline(
+            self.reason(
+                lambda x: (x[:, :2] * 1, (x[:, :2] * 1).half()), op=self.two_outputs()
+            ),
+            """output 1 has dtype torch.float16, the op's has torch.float32""",
+        )
+
+
+class TestOneLine(OpTestCase):
+    def test_one_line(self):
+        self.assertEqual(one_line(ValueError("a\nb")), "ValueError: a")
+        self.assertEqual(one_line(CandidateError("why\nmore")), "why")
+        self.assertEqual(one_line(KeyError()), "KeyError: KeyError()")
+
+
+if __name__ == "__main__":
+    run_tests()
