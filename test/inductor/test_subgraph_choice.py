@@ -287,6 +287,9 @@ class TestChoice(ChoiceTestCase):
         )
 
 
+instantiate_parametrized_tests(TestChoice)
+
+
 class TestCustomOpChoices(ChoiceTestCase):
     def choices(self, *fns, non_tensor_args=None, **kwargs):
         return SubgraphTemplate("t").generate_custom_op_choices(

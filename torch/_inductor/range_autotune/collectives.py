@@ -114,10 +114,10 @@ def _gather(value: Any) -> list[Any]:
     """
     store = dist.distributed_c10d._get_default_store()
     prefix = f"custom_op_autotuning/{next(_exchanges)}"
-    store.set(f"{prefix}/{dist.get_rank()}", pickle.dumps(value))
+    store.set(f"{prefix}/{dist.get_rank()}", pickle.dumps(value).hex())
     keys = [f"{prefix}/{rank}" for rank in range(dist.get_world_size())]
     store.wait(keys)
-    return [pickle.loads(store.get(key)) for key in keys]
+    return [pickle.loads(bytes.fromhex(store.get(key).decode())) for key in keys]
 
 
 def _synchronize(device: torch.device) -> None:
