@@ -13,6 +13,7 @@ import itertools
 import logging
 import math
 import re
+import unittest
 from typing import Any, TYPE_CHECKING
 from unittest import mock
 
@@ -30,6 +31,7 @@ from torch.testing._internal.inductor_utils import GPU_TYPE, HAS_GPU
 import torch
 from torch._inductor import config
 from torch._inductor.kernel.custom_op import (
+    _create_fallback_choice,
     autotune_custom_op,
     CustomOpConfig,
     CustomOpRangeConfig,
@@ -927,6 +929,27 @@ class TestPlainRegistration(AutotuneTestCase):
             compiled = compile_at(op, ramp(128, 4))
         self.assertEqual(measured, [0])
         self.assert_markers(compiled, {128: 1})
+
+    @unittest.skipUnless(HAS_GPU, "CUDA graphs need a GPU")
+    def test_benchmark_with_cudagraphs(self):
+        op = identity_op()
+        register_custom_op_autotuning(
+            op, configs=[CustomOpConfig(plus(1))], benchmark_with_cudagraphs=True
+        )
+        benchmarker = "torch._inductor.runtime.benchmarking.Benchmarker"
+        with mock.patch(
+            f"{benchmarker}.benchmark_gpu_with_cuda_graph", side_effect=(1.0, 2.0)
+        ) as replay:
+            compiled = compile_at(op, ramp(128, 4))
+        self.assertEqual(replay.call_count, 2)
+        self.assert_markers(compiled, {128: 1, 600: 1})
+
+    def test_fallback_choice_is_made_once(self):
+        overload = identity_op()._opoverload
+        choice = _create_fallback_choice(overload)
+        self.assertIs(_create_fallback_choice(overload), choice)
+        self.assertIs(choice.op_overload, overload)
+        self.assertTrue(choice.use_fallback_kernel)
 
     def test_random_state_is_kept(self):
         op = identity_op()

@@ -142,9 +142,9 @@ class TestRules(TestCase):
         self.assertEqual(list(as_good_as_best(row(0, 8, times), RULES)), expected)
 
     def test_uncertain_times_have_more_noise(self):
-        certain = {0: Timing(1.0), 1: Timing(1.08)}
+        certain = {0: Timing(1.0), 1: Timing(1.05)}
         self.assertEqual(list(as_good_as_best(row(0, 8, certain), RULES)), [0])
-        uncertain = {0: Timing(1.0, error=0.04), 1: Timing(1.08, error=0.04)}
+        uncertain = {0: Timing(1.0, error=0.02), 1: Timing(1.05, error=0.02)}
         self.assertEqual(list(as_good_as_best(row(0, 8, uncertain), RULES)), [0, 1])
 
     def test_no_uncertainty_makes_twice_the_time_as_good(self):

@@ -42,7 +42,7 @@ _LONG_MS = 500.0
 # Two times of one kernel differ by this much now and then. On a machine so busy that
 # they differ by more than the limit, the lowest samples still tell something.
 NOISE = 0.03
-_NOISE_LIMIT = 0.15
+_NOISE_LIMIT = 0.06
 # Larger than the last-level cache of any GPU as yet.
 _CACHE_BYTES = 256 * 2**20
 
