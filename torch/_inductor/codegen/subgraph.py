@@ -22,7 +22,7 @@ from torch._inductor.autotune_process import (
 )
 from torch._inductor.codegen.common import KernelTemplate
 from torch._inductor.runtime.benchmarking import benchmarker
-from torch._inductor.utils import do_bench_using_profiling
+from torch._inductor.utils import convert_shape_to_inductor, do_bench_using_profiling
 from torch._inductor.virtualized import V
 from torch.fx.experimental.symbolic_shapes import _ShapeEnvGuardError
 
@@ -544,13 +544,9 @@ def _output_layout(gm: torch.fx.GraphModule) -> ir.FixedLayout:
     return ir.FixedLayout(
         device=value.device,
         dtype=value.dtype,
-        size=[_expr(s) for s in value.shape],
-        stride=[_expr(s) for s in value.stride()],
+        size=convert_shape_to_inductor(value.shape),
+        stride=convert_shape_to_inductor(value.stride()),
     )
-
-
-def _expr(size: int | torch.SymInt) -> sympy.Expr:
-    return size.node.expr if isinstance(size, torch.SymInt) else sympy.Integer(size)
 
 
 def _check_same_layout(name: str, choices: Sequence[SubgraphChoiceCaller]) -> None:

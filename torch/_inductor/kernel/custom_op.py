@@ -9,7 +9,6 @@ the best one for every size that it meets.
 from __future__ import annotations
 
 import dataclasses
-import logging
 import re
 from typing import Any, TYPE_CHECKING
 
@@ -44,8 +43,6 @@ if TYPE_CHECKING:
     from torch._inductor.range_autotune.candidates import TracedCandidate
     from torch._inductor.range_autotune.lowering import Tuning
     from torch._inductor.range_autotune.numerics import NumericsCheck
-
-log = logging.getLogger(__name__)
 
 __all__ = [
     "CustomOpConfig",

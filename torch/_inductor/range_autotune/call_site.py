@@ -15,6 +15,7 @@ from ..codegen.subgraph import free_symbols
 from ..utils import convert_shape_to_inductor
 from ..virtualized import V
 from .guards import replaced
+from .signatures import argument_names
 
 
 if TYPE_CHECKING:
@@ -87,8 +88,7 @@ class CallSite:
             return Slot(len(inputs) - 1)
 
         schema = op._schema.arguments
-        named = {argument.name: value for argument, value in zip(schema, args)}
-        named.update(kwargs)
+        named = _by_name(op, args, kwargs)
         arguments = {
             argument.name: pytree.tree_map(
                 to_slot,
@@ -116,8 +116,7 @@ class CallSite:
         assert isinstance(op, torch._ops.OpOverload)
         placeholders = body.find_nodes(op="placeholder")
         schema = op._schema.arguments
-        named = {argument.name: value for argument, value in zip(schema, call.args)}
-        named.update(call.kwargs)
+        named = _by_name(op, call.args, call.kwargs)
 
         def to_slot(leaf: Any) -> Any:
             if not isinstance(leaf, torch.fx.Node):
@@ -239,6 +238,12 @@ class CallSite:
         if isinstance(leaf, Inner):
             return convert_shape_to_inductor(leaf.node.meta["val"].shape)
         raise NotTunable(f"dispatch tensor '{tensor_name}' is {leaf}")
+
+
+def _by_name(
+    op: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    return {**dict(zip(argument_names(op), args)), **kwargs}
 
 
 def _with_strides_of(node: torch.fx.Node, leaf: Any) -> Any:

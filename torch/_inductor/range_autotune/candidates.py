@@ -231,16 +231,11 @@ def _trace(fn: Any, site: CallSite, keep_op: bool) -> torch.fx.GraphModule:
     return graph
 
 
-def output_nodes(graph: torch.fx.GraphModule) -> Sequence[Any]:
-    """What a candidate\'s graph returns."""
-    (results,) = graph.graph.find_nodes(op="output")[0].args
-    return results
-
-
 def _output_values(graph: torch.fx.GraphModule) -> list[Any]:
+    results: Any = graph.graph.output_node().args[0]
     return [
         node.meta["val"] if isinstance(node, torch.fx.Node) else node
-        for node in output_nodes(graph)
+        for node in results
     ]
 
 

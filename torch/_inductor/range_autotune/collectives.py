@@ -8,7 +8,6 @@ before a candidate is run, and on times before a winner is chosen.
 from __future__ import annotations
 
 import itertools
-import logging
 import pickle
 import time
 from typing import Any, TYPE_CHECKING
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from .measure import Times
-
-log = logging.getLogger("torch._inductor.kernel.custom_op")
 
 _exchanges = itertools.count()
 

@@ -17,6 +17,7 @@ import torch
 
 from .. import config, ir
 from ..codegen.subgraph import inline_subgraph_to_ir_nodes
+from ..utils import convert_shape_to_inductor
 from ..virtualized import V
 
 
@@ -59,7 +60,7 @@ def _with_strides_of(outputs: Outputs, results: Sequence[Any]) -> list[ir.Tensor
     for result, expected in zip(results, outputs.tensors):
         box = result if isinstance(result, ir.TensorBox) else ir.TensorBox(result)
         if _has_fixed_layout(box):
-            strides = [_expr(stride) for stride in expected.stride()]
+            strides = convert_shape_to_inductor(expected.stride())
             exact = ir.ExternKernel.require_exact_strides(box, strides)
             box = exact if isinstance(exact, ir.TensorBox) else ir.TensorBox(exact)
         boxes.append(box)
@@ -70,10 +71,6 @@ def _has_fixed_layout(box: ir.TensorBox) -> bool:
     if not ir.is_storage_and_layout(box):
         return False
     return not isinstance(box.get_layout(), ir.FlexibleLayout)
-
-
-def _expr(size: int | torch.SymInt) -> Any:
-    return size.node.expr if isinstance(size, torch.SymInt) else size
 
 
 def _tag(operations: Sequence[Any], patches: Mapping[str, Any]) -> None:

@@ -9,7 +9,6 @@ and concrete where they are ints.
 from __future__ import annotations
 
 import dataclasses
-import logging
 import math
 import pathlib
 from typing import Any, TYPE_CHECKING
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from .registration import InputGenFns
 
     Values = Mapping[sympy.Symbol, int]
-
-log = logging.getLogger("torch._inductor.kernel.custom_op")
 
 # A guard such as 8 | s0 is met by one of this many neighbours of the size asked for.
 _NEIGHBOURS_TRIED = 64
