@@ -37,7 +37,7 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune import lowering
+from torch._inductor.range_autotune import rounds
 from torch._inductor.range_autotune.measure import Failure, Timing
 
 
@@ -103,7 +103,7 @@ def made_up_times(ms: Callable[[int, int], float], dim: int = 0) -> Iterator[lis
         sizes.append(size)
         return times
 
-    with mock.patch.object(lowering, "time_candidates", time_candidates):
+    with mock.patch.object(rounds, "time_candidates", time_candidates):
         yield sizes
 
 
@@ -174,9 +174,9 @@ class TestRanges(AutotuneTestCase):
             """\
 === Range-based Autotuning for dynamic_op_autotuned ===
 Dispatch dimension: x[0]
-Range [0, 512): Selected implementation 'plus_1' after benchmarking 4 candidates
-Range [512, 2048): Selected implementation 'plus_2' after benchmarking 4 candidates
-Range [2048, inf): Selected implementation 'plus_3' after benchmarking 4 candidates
+Range [0, 512): Selected implementation 'plus_1' after benchmarking 5 candidates
+Range [512, 2048): Selected implementation 'plus_2' after benchmarking 5 candidates
+Range [2048, inf): Selected implementation 'plus_3' after benchmarking 5 candidates
 === Range-based Autotuning Summary for dynamic_op_autotuned ===
   Range [0, 512): plus_1
   Range [512, 2048): plus_2
@@ -342,8 +342,9 @@ Successfully generated torch.cond dispatch tree with 2 conditional branches""",
         )
         with made_up_times(best_by_range):
             compile_at(op, ramp(128, 4))
-        self.assertEqual(counters["inductor"]["custom_op_candidate_traces"], 3)
-        self.assertEqual(counters["inductor"]["subgraph_modules_generated"], 3)
+        # Two implementations, the op itself, and its plain lowering.
+        self.assertEqual(counters["inductor"]["custom_op_candidate_traces"], 4)
+        self.assertEqual(counters["inductor"]["subgraph_modules_generated"], 4)
 
     def test_call_sites_choose_for_themselves(self):
         op = identity_op()
@@ -766,12 +767,12 @@ class TestFailingCandidates(AutotuneTestCase):
             for index, run in runners.items():
                 try:
                     run()
-                    times[index] = Timing(1.0 if index == 0 else 2.0 + index)
+                    times[index] = Timing({0: 1.0, -1: 1.5}.get(index, 2.0))
                 except RuntimeError as e:
                     times[index] = Failure(str(e))
             return times
 
-        with mock.patch.object(lowering, "time_candidates", time_candidates):
+        with mock.patch.object(rounds, "time_candidates", time_candidates):
             compiled = compile_at(op, ramp(128, 4))
         self.assert_markers(compiled, {5: 0, 600: 0, 3000: 0})
 

@@ -22,7 +22,7 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune import lowering, regions
+from torch._inductor.range_autotune import regions, rounds
 from torch._inductor.range_autotune.measure import Timing
 
 
@@ -71,7 +71,7 @@ class FusionTestCase(TestCase):
             if arg.dim() and arg.shape[0] == SIZES[0]:
                 torch._dynamo.mark_dynamic(arg, 0)
         compiled = torch.compile(fn)
-        with mock.patch.object(lowering, "time_candidates", first_then_second):
+        with mock.patch.object(rounds, "time_candidates", first_then_second):
             _, codes = run_and_get_code(compiled, *args)
         return compiled, codes[-1]
 

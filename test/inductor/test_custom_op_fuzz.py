@@ -39,7 +39,7 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune import lowering
+from torch._inductor.range_autotune import rounds
 from torch._inductor.range_autotune.measure import Timing
 
 
@@ -452,14 +452,14 @@ class MadeUpTimes:
     def __init__(self, case: Case) -> None:
         self.case = case
         self.running = {FALLBACK}
-        self._make_inputs = lowering.make_inputs
+        self._make_inputs = rounds.make_inputs
         self._size: int | None = None
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
         with (
-            mock.patch.object(lowering, "make_inputs", self.make_inputs),
-            mock.patch.object(lowering, "time_candidates", self.time_candidates),
+            mock.patch.object(rounds, "make_inputs", self.make_inputs),
+            mock.patch.object(rounds, "time_candidates", self.time_candidates),
         ):
             yield
 
@@ -540,7 +540,7 @@ def assert_same(result: Any, expected: Any, where: str) -> None:
 
 
 # Found by fuzzing: sizes made of symbols that were found equal to others, and an op whose
-# own fake kernel guards on a size.
+# own fake kernel guards on a size, alone and in a region.
 FOUND = (
     Case(
         shape=(31,),
@@ -615,6 +615,28 @@ FOUND = (
         marked=False,
         fusion=True,
         all_dynamic=True,
+    ),
+    Case(
+        shape=(24, 5, 2),
+        dim=0,
+        dtype=torch.float32,
+        extra=("row",),
+        layouts=("sliced", "sliced"),
+        dispatch_on=2,
+        negative_dim=True,
+        scale=None,
+        keyword_only=True,
+        outputs="Tensor",
+        transposed_output=True,
+        resize="tail",
+        prologue="pointwise",
+        epilogue="transposed",
+        variants=(("op_itself", "same"),) * 3,
+        ranges=((0, 4), (4, 10), (10, 24), (24, 27), (27, math.inf)),
+        winners=(1, 2, 2, 1, 0),
+        marked=True,
+        fusion=True,
+        all_dynamic=False,
     ),
 )
 

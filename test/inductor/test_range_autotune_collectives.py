@@ -68,7 +68,7 @@ class TestAgreement(TestCase):
             self.assertLogs(logger, logging.WARNING) as logs,
             mock.patch.object(collectives.dist, "is_initialized", lambda: False),
             mock.patch(
-                "torch._inductor.range_autotune.lowering.generate_module"
+                "torch._inductor.range_autotune.compiling.generate_module"
             ) as generate,
         ):
             generate.return_value.conditions = ()

@@ -127,11 +127,21 @@ def inline_subgraph_to_ir_nodes(
 
     log.debug("Inlining %s: %d nodes", name, len(gm.graph.nodes))
     outer = V.graph.module
-    V.graph.module = gm
+    V.graph.module = inlined = _copied(gm)
     try:
-        return process_subgraph_nodes(gm, inputs)
+        return process_subgraph_nodes(inlined, inputs)
     finally:
         V.graph.module = outer
+
+
+def _copied(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """With nodes of its own, to be inlined more than once, and its placeholders first."""
+    graph = torch.fx.Graph()
+    nodes: dict[torch.fx.Node, torch.fx.Node] = {}
+    for placeholder in gm.graph.find_nodes(op="placeholder"):
+        nodes[placeholder] = graph.node_copy(placeholder)
+    graph.output(graph.graph_copy(gm.graph, nodes))
+    return torch.fx.GraphModule(gm, graph)
 
 
 def free_symbols(nodes: Sequence[Any]) -> list[sympy.Symbol]:

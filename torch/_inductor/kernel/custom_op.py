@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from torch._inductor.range_autotune.candidates import TracedCandidate
-    from torch._inductor.range_autotune.lowering import Tuning
     from torch._inductor.range_autotune.numerics import NumericsCheck
+    from torch._inductor.range_autotune.tuning import Tuning
 
 __all__ = [
     "CustomOpConfig",
@@ -238,7 +238,9 @@ def autotune_custom_op(
         The lowered winner, nested as the op's outputs are, and what won: ``gm`` and
         ``decomposition`` are None if that is the op itself.
     """
-    from torch._inductor.range_autotune.lowering import decide, emit, prepare
+    from torch._inductor.range_autotune import compiling
+    from torch._inductor.range_autotune.lowering import decide, emit
+    from torch._inductor.range_autotune.tuning import prepare
 
     _check_decompositions(name, decompositions, inputs, non_tensor_args)
     patches = config_patches_list or [{} for _ in decompositions]
@@ -258,6 +260,7 @@ def autotune_custom_op(
     tuning = prepare(registration, CallSite.from_call(op_overload, (), given))
     if not tuning.traced:
         raise RuntimeError(f"No valid choices generated for {name}")
+    compiling.submit(tuning)
     winners = decide(tuning)
     results = emit(tuning, winners)
     choice = _winning_choice(tuning.traced[winners[0].winner], tuning, inputs)

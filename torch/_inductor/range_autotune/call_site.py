@@ -206,6 +206,10 @@ class CallSite:
                 return name
         return None
 
+    def exprs(self) -> list[sympy.Expr]:
+        """Sizes, strides and offset of each input, and what SymInts are; symbolic."""
+        return [expr for leaf in self.inputs for expr in exprs_of(leaf)]
+
     def symbols(self) -> list[sympy.Symbol]:
         """All symbols in the inputs\' sizes, strides and offsets, sorted."""
         return free_symbols(self.inputs)
@@ -238,6 +242,14 @@ class CallSite:
         if isinstance(leaf, Inner):
             return convert_shape_to_inductor(leaf.node.meta["val"].shape)
         raise NotTunable(f"dispatch tensor '{tensor_name}' is {leaf}")
+
+
+def exprs_of(leaf: Any) -> list[sympy.Expr]:
+    """Size, stride and offset of an input, or what a SymInt is; symbolic."""
+    if isinstance(leaf, sympy.Basic):
+        return [replaced(leaf)]
+    layout = leaf.get_layout()
+    return [replaced(e) for e in (*layout.size, *layout.stride, layout.offset)]
 
 
 def _by_name(

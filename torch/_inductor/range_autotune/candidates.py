@@ -8,9 +8,11 @@ must be provably equal to it; strides may differ and are brought to the op's on 
 from __future__ import annotations
 
 import dataclasses
+import logging
 from typing import Any, TYPE_CHECKING
 
 from torch._dynamo.utils import counters
+from torch._library.custom_ops import OPDEFS
 from torch.fx.experimental.symbolic_shapes import _ShapeEnvGuardError
 from torch.utils import _pytree as pytree
 
@@ -19,19 +21,28 @@ import torch
 from ..codegen.subgraph import trace_subgraph, writes
 from ..utils import convert_shape_to_inductor
 from ..virtualized import V
+from .canonical import graph_text
 from .registration import Candidate
 from .signatures import bind
 
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from .call_site import CallSite
+
+    # Called with the op's arguments by name.
+    _OpCall = Callable[[dict[str, Any]], Any]
+
+log = logging.getLogger("torch._inductor.kernel.custom_op")
 
 # The op itself, called eagerly: the last resort of every call site.
 FALLBACK = Candidate("fallback", None)
 # Its place among the indices of a contest's candidates.
 FALLBACK_INDEX = -1
+# Where that of the op's plain lowering is, which competes without being registered.
+PLAIN_INDEX = -2
+PLAIN_NAME = "plain lowering"
 # Their ops are lowered to generated code or to calls that cost little on the host.
 _NAMESPACES_OF_TORCH = ("aten", "prims", "inductor", "_c10d_functional", "triton")
 
@@ -73,6 +84,13 @@ class TracedCandidate:
         """The candidate's."""
         return self.candidate.name
 
+    def does_the_same_as(self, other: TracedCandidate) -> bool:
+        """Whether both would compile to the same code."""
+        return (
+            self.candidate.config_patches == other.candidate.config_patches
+            and graph_text(self.graph) == graph_text(other.graph)
+        )
+
     @property
     def calls_python(self) -> bool:
         """Whether it calls a custom op eagerly, the op itself for one."""
@@ -105,7 +123,7 @@ def trace_fallback(site: CallSite) -> tuple[TracedCandidate, Outputs]:
     of_op: list[Any] = []
 
     def call_op(values: dict[str, Any]) -> Any:
-        result = _call_op(site, values)
+        result = _call(site.op, site.op, values)
         of_op[:] = pytree.tree_leaves(result)
         return result
 
@@ -131,7 +149,8 @@ def trace_candidate(
 ) -> TracedCandidate | Rejection:
     """The candidate's graph; a Rejection if it has none or breaks the contract."""
     try:
-        graph = _candidate_graph(candidate, site, outputs)
+        call = _call_candidate(candidate, site)
+        graph = _candidate_graph(call, site, outputs, keep_op=candidate.impl is None)
         _check_no_writes(graph)
         _pin_strides(graph, outputs)
     except _ShapeEnvGuardError as e:
@@ -147,6 +166,56 @@ def trace_candidate(
     return TracedCandidate(candidate, graph)
 
 
+def trace_plain(site: CallSite, outputs: Outputs) -> TracedCandidate | None:
+    """
+    What the op is lowered to where nothing is registered, or would be if Inductor could
+    look into it: its decomposition, its lowering, or the body of a custom op.
+
+    Returns:
+        None if there is no such thing.
+    """
+    body = _plain_body(site.op, outputs.tensors[0].device)
+    if body is None:
+        return None
+    try:
+        graph = _candidate_graph(lambda v: _call(body, site.op, v), site, outputs)
+        _check_no_writes(graph)
+        _pin_strides(graph, outputs)
+    except Exception as e:
+        log.debug("%s has no plain lowering: %s", site.op, one_line(e))
+        return None
+    return TracedCandidate(Candidate(PLAIN_NAME, body), graph)
+
+
+def at_site(traced: TracedCandidate, site: CallSite) -> TracedCandidate:
+    """
+    A candidate's graph at the sizes of an equal call site, whose symbols are others.
+
+    Raises:
+        Whatever tracing the graph raises, a guard on a size for one.
+    """
+    old = traced.graph.graph
+    eager = {node.target for node in old.nodes if node.meta.get("should_fallback")}
+    graph = trace_subgraph(traced.graph, site.fake_inputs(), {})
+    _call_eagerly(graph, eager)
+    return TracedCandidate(traced.candidate, graph)
+
+
+def _plain_body(
+    op: torch._ops.OpOverload, device: torch.device
+) -> Callable[..., Any] | None:
+    from ..decomposition import select_decomp_table
+    from ..lowering import fallbacks, lowerings
+
+    custom_op = OPDEFS.get(op._name)
+    if custom_op is not None:
+        bodies = custom_op._backend_fns
+        return bodies.get(device.type) or bodies.get(None)
+    if op in select_decomp_table() or (op in lowerings and op not in fallbacks):
+        return op
+    return None
+
+
 def one_line(error: BaseException) -> str:
     """An exception for a warning."""
     first = (str(error).strip() or repr(error)).splitlines()[0]
@@ -155,19 +224,25 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {first}"
 
 
-def _candidate_graph(
-    candidate: Candidate, site: CallSite, outputs: Outputs
-) -> torch.fx.GraphModule:
-    impl = candidate.impl
+def _call_candidate(candidate: Candidate, site: CallSite) -> _OpCall:
+    """Calls the implementation with what it takes of the op's arguments."""
 
+    def call(values: dict[str, Any]) -> Any:
+        if candidate.impl is None:
+            return _call(site.op, site.op, {**values, **candidate.params})
+        args, kwargs = bind(
+            site.op, candidate.impl, values, site.tensor_names, candidate.params
+        )
+        return candidate.impl(*args, **kwargs)
+
+    return call
+
+
+def _candidate_graph(
+    call_impl: _OpCall, site: CallSite, outputs: Outputs, keep_op: bool = False
+) -> torch.fx.GraphModule:
     def call_op(values: dict[str, Any]) -> Any:
-        if impl is None:
-            result = _call_op(site, {**values, **candidate.params})
-        else:
-            args, kwargs = bind(
-                site.op, impl, values, site.tensor_names, candidate.params
-            )
-            result = impl(*args, **kwargs)
+        result = call_impl(values)
         flat, nesting = pytree.tree_flatten(result)
         _check_outputs(flat, outputs.of_op, pytree.tree_leaves(values))
         return pytree.tree_unflatten(_with_own_memory(flat), nesting)
@@ -175,7 +250,7 @@ def _candidate_graph(
     def call(*leaves: Any) -> list[Any]:
         return pytree.tree_leaves(site.run(leaves, call_op))
 
-    return _trace(call, site, keep_op=impl is None)
+    return _trace(call, site, keep_op)
 
 
 def _with_own_memory(results: list[Any]) -> list[Any]:
@@ -205,11 +280,14 @@ def _storage(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
-def _call_op(site: CallSite, values: dict[str, Any]) -> Any:
-    schema = site.op._schema.arguments
+def _call(
+    fn: Callable[..., Any], op: torch._ops.OpOverload, values: dict[str, Any]
+) -> Any:
+    """Calls a function that has the op's own signature."""
+    schema = op._schema.arguments
     args = [values[a.name] for a in schema if not a.kwarg_only]
     kwargs = {a.name: values[a.name] for a in schema if a.kwarg_only}
-    return site.op(*args, **kwargs)
+    return fn(*args, **kwargs)
 
 
 def _trace(fn: Any, site: CallSite, keep_op: bool) -> torch.fx.GraphModule:
@@ -226,9 +304,14 @@ def _trace(fn: Any, site: CallSite, keep_op: bool) -> torch.fx.GraphModule:
         table.pop(site.op, None)
     graph = trace_subgraph(fn, site.fake_inputs(), table)
     if keep_op:
-        for node in graph.graph.find_nodes(op="call_function", target=site.op):
-            node.meta["should_fallback"] = True
+        _call_eagerly(graph, {site.op})
     return graph
+
+
+def _call_eagerly(graph: torch.fx.GraphModule, targets: Collection[Any]) -> None:
+    for target in targets:
+        for node in graph.graph.find_nodes(op="call_function", target=target):
+            node.meta["should_fallback"] = True
 
 
 def _output_values(graph: torch.fx.GraphModule) -> list[Any]:

@@ -36,21 +36,29 @@ _branch_numbers = itertools.count()
 
 
 def emit_winner(
-    winner: TracedCandidate, site: CallSite, outputs: Outputs
+    winner: TracedCandidate, site: CallSite, outputs: Outputs, realized: bool = False
 ) -> list[ir.TensorBox]:
-    """Lowers one candidate into the graph, brought to the op's strides."""
+    """
+    Lowers one candidate into the graph, brought to the op's strides.
+
+    Args:
+        realized: whether values that could still be fused into what reads them become
+            buffers, too.
+    """
     patches = dict(winner.candidate.config_patches)
     first = len(V.graph.operations)
     with config.patch(patches):
         results = inline_subgraph_to_ir_nodes(
             winner.graph, list(site.inputs), winner.name
         )
-        results = _with_strides_of(outputs, results)
+        results = _with_strides_of(outputs, results, realized)
     _tag(V.graph.operations[first:], patches)
     return results
 
 
-def _with_strides_of(outputs: Outputs, results: Sequence[Any]) -> list[ir.TensorBox]:
+def _with_strides_of(
+    outputs: Outputs, results: Sequence[Any], realized: bool
+) -> list[ir.TensorBox]:
     """
     Brings results to the op's strides where their own are fixed.
 
@@ -59,7 +67,9 @@ def _with_strides_of(outputs: Outputs, results: Sequence[Any]) -> list[ir.Tensor
     boxes = []
     for result, expected in zip(results, outputs.tensors):
         box = result if isinstance(result, ir.TensorBox) else ir.TensorBox(result)
-        if _has_fixed_layout(box):
+        if realized:
+            box.realize()
+        if realized or _has_fixed_layout(box):
             strides = convert_shape_to_inductor(expected.stride())
             exact = ir.ExternKernel.require_exact_strides(box, strides)
             box = exact if isinstance(exact, ir.TensorBox) else ir.TensorBox(exact)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
-from concurrent.futures import ThreadPoolExecutor
+import weakref
 from typing import Any, TYPE_CHECKING
 
 from torch._dynamo.utils import preserve_rng_state
@@ -13,119 +12,31 @@ from torch.utils import _pytree as pytree
 import torch
 
 from .. import config, ir
-from ..codegen.subgraph import (
-    generate_module,
-    inline_subgraph_to_ir_nodes,
-    SubgraphModule,
-)
+from ..codegen.subgraph import inline_subgraph_to_ir_nodes
 from ..virtualized import V
+from . import compiling
 from .call_site import CallSite, NotTunable
-from .candidates import (
-    CandidateError,
-    FALLBACK_INDEX,
-    one_line,
-    Outputs,
-    Rejection,
-    trace_candidate,
-    trace_fallback,
-    TracedCandidate,
-)
-from .collectives import (
-    can_measure,
-    common_to_all_ranks,
-    has_collective,
-    time_in_step,
-)
+from .candidates import CandidateError, FALLBACK_INDEX, one_line, PLAIN_INDEX
+from .canonical import call_site_text
+from .collectives import can_measure, has_collective
+from .deferred import defer
 from .dispatch import emit_dispatch, emit_winner
-from .inputs import (
-    hint_point,
-    is_about_index_width,
-    make_inputs,
-    may_hold,
-    point_for_size,
-    size_bounds,
-    SizePoint,
-)
-from .measure import (
-    ChoiceRules,
-    choose_winners,
-    Failure,
-    RangeTimes,
-    time_candidates,
-    Times,
-)
-from .numerics import find_mismatch
-from .ranges import ANY_SIZE, DimRange, fill_gaps, representative_sizes, Segment
-from .registration import Contest, make_contest, Registration
-from .report import log_header, log_winners, warn_left_out
+from .measure import ChoiceRules, choose_winners
+from .ranges import DimRange, fill_gaps, Segment
+from .report import log_header, log_winners
+from .rounds import measure_rounds
+from .tuning import as_for, prepare, Tuning
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    import sympy
+    from .registration import Registration
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
-
-@dataclasses.dataclass(frozen=True)
-class Round:
-    """
-    A range that can occur at this call site, and who competes in it.
-
-    Args:
-        sizes: the range as it was registered.
-        possible: those of its sizes that can occur.
-    """
-
-    sizes: DimRange
-    possible: DimRange
-    candidates: tuple[int, ...]
-
-
-@dataclasses.dataclass
-class Tuning:
-    """
-    One call site on its way to a winner table.
-
-    Args:
-        size: the dispatch dimension, symbolic; None where none is dispatched on.
-        bounds: the values that ``size`` can have.
-        traced: the candidates still in, by index.
-        collective: whether ranks have to measure in step.
-        modules: what they are measured by.
-    """
-
-    registration: Registration
-    contest: Contest
-    site: CallSite
-    outputs: Outputs
-    size: sympy.Expr | None
-    bounds: DimRange
-    rounds: tuple[Round, ...]
-    traced: dict[int, TracedCandidate]
-    collective: bool = False
-    modules: dict[int, SubgraphModule] = dataclasses.field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        """The registration's, for logs."""
-        return self.registration.name
-
-    def reject(self, index: int, reason: str, where: str = "") -> None:
-        """
-        Takes a candidate out of all ranges and says so once.
-
-        The op itself is no longer measured, but stays the last resort.
-        """
-        self.modules.pop(index, None)
-        if index == FALLBACK_INDEX:
-            candidate = self.traced[index].candidate
-        elif index in self.traced:
-            candidate = self.traced.pop(index).candidate
-        else:
-            return
-        warn_left_out(self.registration, Rejection(candidate, reason), where)
+# What was found out for earlier call sites, by the shape environment of their model.
+_known: weakref.WeakKeyDictionary[Any, dict[Any, Tuning]] = weakref.WeakKeyDictionary()
 
 
 def lower_call(
@@ -151,14 +62,6 @@ def lower_call(
     except (NotTunable, CandidateError) as e:
         log.info("%s is not tuned here: %s", registration.name, one_line(e))
         return None
-
-
-def _tune(registration: Registration, site: CallSite) -> Any:
-    tuning = prepare(registration, site)
-    if not tuning.traced:
-        return None
-    results = emit(tuning, decide(tuning))
-    return pytree.tree_unflatten(results, tuning.outputs.spec)
 
 
 def lower_region(
@@ -192,62 +95,47 @@ def lower_region(
     return inline_subgraph_to_ir_nodes(body, list(inputs), registration.name)
 
 
-def prepare(registration: Registration, site: CallSite) -> Tuning:
-    """Finds out who competes where, and traces each candidate once."""
-    contest = registration.contest or _generated_contest(registration, site)
-    table = contest.table
-    size = None if table is None else site.size_of(table.dim)
-    bounds = ANY_SIZE if size is None else size_bounds(size)
-    rounds = _possible_rounds(contest, bounds)
-    competing = sorted({i for r in rounds for i in r.candidates})
-    fallback, outputs = trace_fallback(site)
-    tuning = Tuning(
-        registration, contest, site, outputs, size, bounds, rounds, traced={}
-    )
-    for index in competing:
-        result = trace_candidate(contest.candidates[index], site, outputs)
-        if isinstance(result, Rejection):
-            warn_left_out(registration, result)
-        else:
-            tuning.traced[index] = result
-    if tuning.traced:
-        tuning.traced[FALLBACK_INDEX] = fallback
-    return tuning
+def _tune(registration: Registration, site: CallSite) -> Any:
+    tuning = _tuning_of(registration, site)
+    if not tuning.traced:
+        return None
+    if tuning.first is None:
+        compiling.submit(tuning)
+
+    if config.defer_custom_op_choices:
+        results = defer(tuning, lambda: emit(tuning, decide(tuning), realized=True))
+    else:
+        results = emit(tuning, decide(tuning))
+    return pytree.tree_unflatten(results, tuning.outputs.spec)
 
 
-def _possible_rounds(contest: Contest, bounds: DimRange) -> tuple[Round, ...]:
-    """The table's rows, cut down to the sizes that can occur."""
-    if contest.table is None:
-        return (Round(ANY_SIZE, ANY_SIZE, tuple(range(len(contest.candidates)))),)
-    rounds = []
-    for row in contest.table.rows:
-        possible = row.sizes.intersect(bounds)
-        if possible is not None:
-            rounds.append(Round(row.sizes, possible, row.candidates))
-    return tuple(rounds)
+def _tuning_of(registration: Registration, site: CallSite) -> Tuning:
+    """
+    What there is to decide at a call site.
 
-
-def _generated_contest(registration: Registration, site: CallSite) -> Contest:
-    generate = registration.config_generator
-    assert generate is not None
-    with V.fake_mode:
-        fakes = site.fake_arguments()
-        tensors = {n: v for n, v in fakes.items() if isinstance(v, torch.Tensor)}
-        configs = generate(tensors)
-    if not isinstance(configs, (list, tuple)):
-        raise TypeError(
-            f"config_generator of {registration.op} must return a list or tuple of "
-            f"CustomOpConfig, got {type(configs)}"
-        )
-    if not configs:
-        raise NotTunable("config_generator returned no config")
-    return make_contest(registration.op, configs, registration.split)
+    Of equal ones only the first is traced, compiled and measured.
+    """
+    known = _known.setdefault(V.graph.sizevars.shape_env, {})
+    size = None if registration.dim is None else site.size_of(registration.dim)
+    key = (id(registration), config.get_hash(), call_site_text(site, size))
+    if key in known and (same := as_for(known[key], site)):
+        return same
+    return known.setdefault(key, prepare(registration, site))
 
 
 def decide(tuning: Tuning) -> tuple[Segment[int], ...]:
     """Measures and chooses: the winner table, over all sizes that can occur."""
+    source = tuning.source
+    if source.winners is None:
+        source.winners = _measure_and_choose(source)
+    elif tuning.first:
+        log.info("%s: the choice is that of an equal call before", tuning.name)
+    return source.winners
+
+
+def _measure_and_choose(tuning: Tuning) -> tuple[Segment[int], ...]:
     log_header(tuning)
-    compile_candidates(tuning)
+    compiling.wait(tuning)
     tuning.collective = has_collective(t.graph for t in tuning.traced.values())
     if tuning.collective and not can_measure():
         log.warning(
@@ -259,21 +147,10 @@ def decide(tuning: Tuning) -> tuple[Segment[int], ...]:
     # Compiled code is run below autograd, whose Python kernels for custom ops and
     # collectives cost time and hold the interpreter's lock.
     with preserve_rng_state(), torch.no_grad(), torch._C._AutoDispatchBelowAutograd():
-        measured = [_measure_round(tuning, r) for r in tuning.rounds]
-    measured = [_without_rejected(tuning, row) for row in measured]
-    rules = _choice_rules(tuning)
-    winners = choose_winners(measured, rules)
-    log_winners(tuning, measured, winners)
+        tuning.measured = measure_rounds(tuning)
+    winners = choose_winners(tuning.measured, _choice_rules(tuning))
+    log_winners(tuning, tuning.measured, winners)
     return _over_possible_sizes(winners, tuning.bounds)
-
-
-def _without_rejected(tuning: Tuning, row: RangeTimes) -> RangeTimes:
-    """What failed in one range must win in none."""
-    at = {
-        size: {index: time for index, time in times.items() if index in tuning.traced}
-        for size, times in row.at.items()
-    }
-    return RangeTimes(row.sizes, at)
 
 
 def _over_possible_sizes(
@@ -291,184 +168,21 @@ def _over_possible_sizes(
 def _choice_rules(tuning: Tuning) -> ChoiceRules:
     return ChoiceRules(
         fallback=FALLBACK_INDEX,
+        plain=PLAIN_INDEX,
         min_speedup=tuning.registration.options.min_speedup_threshold,
         force=config.test_configs.force_custom_op_decomposition,
         merge=not config.test_configs.force_no_impl_grouping,
     )
 
 
-def compile_candidates(tuning: Tuning) -> None:
-    """
-    Compiles each candidate once, whatever the number of its ranges.
-
-    While one is generated here, those before it are compiled in other threads.
-    """
-    threads = max(config.compile_threads or 1, 1)
-    with ThreadPoolExecutor(threads, "custom_op_precompile") as pool:
-        loads = {}
-        for index, traced in list(tuning.traced.items()):
-            if index == FALLBACK_INDEX and not _fallback_runs(tuning):
-                continue
-            module = _generate(tuning, index, traced)
-            if module is not None:
-                tuning.modules[index] = module
-                loads[index] = pool.submit(module.load)
-    for index, load in loads.items():
-        if error := load.exception():
-            tuning.reject(index, f"it does not compile: {one_line(error)}")
-
-
-def _generate(
-    tuning: Tuning, index: int, traced: TracedCandidate
-) -> SubgraphModule | None:
-    """The candidate's module; None if it is out."""
-    try:
-        module = generate_module(
-            traced.graph,
-            tuning.site.fake_inputs(),
-            tuning.site.symbols(),
-            f"{tuning.name}_{traced.name}",
-            traced.candidate.config_patches,
-        )
-    except Exception as e:
-        tuning.reject(index, f"it does not compile: {one_line(e)}")
-        return None
-    guards = [c for c in module.conditions if not is_about_index_width(c)]
-    if guards and index != FALLBACK_INDEX:
-        tuning.reject(index, f"its code guards on a size: {guards[0]}")
-        return None
-    return module
-
-
-def _fallback_competes(tuning: Tuning) -> bool:
-    return (
-        tuning.registration.options.include_fallback
-        or config.test_configs.force_custom_op_decomposition is False
-    )
-
-
-def _fallback_runs(tuning: Tuning) -> bool:
-    checks = tuning.registration.options.numerics_check != "off"
-    return checks or _fallback_competes(tuning)
-
-
-def _check_numerics(
-    tuning: Tuning, runners: dict[int, Callable[[], Any]], point: SizePoint
-) -> None:
-    """Compares with the op itself; takes those that differ out, if asked to."""
-    check = tuning.registration.options.numerics_check
-    if check == "off" or FALLBACK_INDEX not in runners:
-        return
-    expected = runners[FALLBACK_INDEX]()
-    for index in [index for index in runners if index != FALLBACK_INDEX]:
-        try:
-            mismatch = find_mismatch(runners[index](), expected)
-        except Exception:  # timing it says why
-            continue
-        if mismatch is None:
-            continue
-        reason = f"{mismatch}, at size {point.size}"
-        if check == "warn":
-            name = tuning.traced[index].name
-            log.warning("%s: candidate '%s': %s", tuning.name, name, reason)
-            continue
-        tuning.reject(index, reason)
-        del runners[index]
-
-
-def _measure_round(tuning: Tuning, competing: Round) -> RangeTimes:
-    """Times a range's candidates; those that fail are out of all ranges to come."""
-    at: dict[int | None, Times] = {}
-    for point in _points(tuning, competing.possible):
-        runners = _runners(tuning, competing, point)
-        if tuning.collective:
-            runners = {i: runners[i] for i in common_to_all_ranks(runners)}
-        if not runners:
-            continue
-        _check_numerics(tuning, runners, point)
-        if not _fallback_competes(tuning):
-            runners.pop(FALLBACK_INDEX, None)
-        times = _times(tuning, runners)
-        at[point.size] = times
-        for index, result in times.items():
-            if isinstance(result, Failure):
-                tuning.reject(
-                    index, f"it does not run: {result.reason}", str(competing.sizes)
-                )
-    return RangeTimes(competing.sizes, at)
-
-
-def _times(tuning: Tuning, runners: Mapping[int, Callable[[], Any]]) -> Times:
-    device = tuning.outputs.tensors[0].device
-    if tuning.collective:
-        return time_in_step(runners, device)
-    return time_candidates(
-        runners,
-        device,
-        tuning.registration.options.benchmark_with_cudagraphs,
-        [index for index in runners if tuning.traced[index].calls_python],
-    )
-
-
-def _points(tuning: Tuning, sizes: DimRange) -> list[SizePoint]:
-    """Where a range is measured."""
-    size, site = tuning.size, tuning.site
-    if size is None:
-        return [hint_point(site)]
-    options = tuning.registration.options
-    wanted = [s for s in options.representative_sizes if s in sizes]
-    wanted = wanted or list(representative_sizes(sizes, options.unbounded_size))
-    points = [point_for_size(site, size, w, sizes) for w in wanted]
-    found = {p.size: p for p in points if p is not None}
-    if not found:
-        point = hint_point(site, size)
-        log.info(
-            "%s: no input has a size %s in range %s; measured at %s",
-            tuning.name,
-            size,
-            sizes,
-            point.size,
-        )
-        return [point]
-    return list(found.values())
-
-
-def _runners(
-    tuning: Tuning, competing: Round, point: SizePoint
-) -> dict[int, Callable[[], Any]]:
-    """One call of each candidate at a size, none if it needs more memory than there is."""
-    for module in tuning.modules.values():
-        if not all(may_hold(c, point.values) for c in module.conditions):
-            log.info("%s: size %s is too large to measure", tuning.name, point.size)
-            return {}
-    try:
-        inputs = make_inputs(
-            tuning.site, point, tuning.registration.options.input_gen_fns
-        )
-    except (MemoryError, torch.OutOfMemoryError) as e:
-        log.info(
-            "%s: size %s is not measured: %s", tuning.name, point.size, one_line(e)
-        )
-        return {}
-    symbol_values = [point.values[symbol] for symbol in tuning.site.symbols()]
-
-    def runner(module: SubgraphModule) -> Callable[[], Any]:
-        call = module.load().call
-        return lambda: call([*symbol_values, *inputs])
-
-    return {
-        index: runner(module)
-        for index, module in tuning.modules.items()
-        if index in tuning.traced
-        and (index in competing.candidates or index == FALLBACK_INDEX)
-    }
-
-
-def emit(tuning: Tuning, winners: Sequence[Segment[int]]) -> list[ir.TensorBox]:
-    """Lowers the winner, or the dispatch among several."""
+def emit(
+    tuning: Tuning, winners: Sequence[Segment[int]], realized: bool = False
+) -> list[ir.TensorBox]:
+    """Lowers the winner, or the dispatch among several; see ``emit_winner``."""
     table = [Segment(s.sizes, tuning.traced[s.winner]) for s in winners]
     if len(table) == 1:
-        return emit_winner(table[0].winner, tuning.site, tuning.outputs)
+        winner = table[0].winner
+        return emit_winner(winner, tuning.site, tuning.outputs, realized)
     assert tuning.size is not None and tuning.contest.table is not None
     dim = tuning.contest.table.dim
     log.info("Generating torch.cond dispatch for %s with %d ranges", dim, len(table))

@@ -225,12 +225,14 @@ class ChoiceRules:
         min_speedup: fallback time over candidate time that a candidate needs to win.
         force: True if only implementations may win, False if only the fallback may.
         merge: whether a range may have its neighbour's winner where both are as good.
+        plain: index of the op's plain lowering, if that competes.
     """
 
     fallback: int
     min_speedup: float = 1.0
     force: bool | None = None
     merge: bool = True
+    plain: int | None = None
 
 
 def slowdowns(at: Mapping[int | None, Times]) -> dict[int, float]:
@@ -261,9 +263,7 @@ def as_good_as_best(measured: RangeTimes, rules: ChoiceRules) -> dict[int, float
     """
     scores = slowdowns(measured.at)
     if rules.force is not None:
-        scores = {
-            i: s for i, s in scores.items() if (i != rules.fallback) == rules.force
-        }
+        scores = {i: s for i, s in scores.items() if _may_win(i, rules)}
     if not scores:
         return {rules.fallback: 1.0}
     best = min(scores, key=scores.__getitem__)
@@ -276,6 +276,12 @@ def as_good_as_best(measured: RangeTimes, rules: ChoiceRules) -> dict[int, float
         if score <= scores[best] * (1 + _tolerance(measured, best, index))
         and (rules.min_speedup <= 1 or score * rules.min_speedup <= fallback)
     }
+
+
+def _may_win(index: int, rules: ChoiceRules) -> bool:
+    if rules.force:
+        return index not in (rules.fallback, rules.plain)
+    return index == rules.fallback
 
 
 def _tolerance(measured: RangeTimes, first: int, second: int) -> float:

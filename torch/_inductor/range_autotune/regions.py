@@ -83,9 +83,7 @@ def _dispatched_registration(node: torch.fx.Node) -> Registration | None:
     registration = getattr(lowering, "registration", None)
     if not isinstance(registration, Registration):
         return None
-    if registration.split is None and (
-        registration.contest is None or registration.contest.table is None
-    ):
+    if registration.dim is None:
         return None
     has_symbols = any(
         isinstance(tensor, torch.Tensor) and tensor._has_symbolic_sizes_strides

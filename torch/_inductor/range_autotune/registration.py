@@ -151,6 +151,13 @@ class Registration:
     config_generator: ConfigGenerator | None = None
     split: tuple[DispatchDim, tuple[DimRange, ...]] | None = None
 
+    @property
+    def dim(self) -> DispatchDim | None:
+        """What is dispatched on, as far as it is known before configs are generated."""
+        if self.contest is not None and self.contest.table is not None:
+            return self.contest.table.dim
+        return None if self.split is None else self.split[0]
+
 
 def make_contest(
     op: torch._ops.OpOverload,

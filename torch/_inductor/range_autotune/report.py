@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 from torch._dynamo.utils import counters
 
-from .candidates import FALLBACK, FALLBACK_INDEX
+from .candidates import FALLBACK, FALLBACK_INDEX, PLAIN_INDEX, PLAIN_NAME
 
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .candidates import Rejection
-    from .lowering import Tuning
     from .measure import RangeTimes
     from .ranges import DimRange, Segment
     from .registration import Registration
+    from .tuning import Tuning
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
@@ -37,8 +37,9 @@ def warn_left_out(
 
 
 def _candidate_name(tuning: Tuning, index: int) -> str:
-    chosen = FALLBACK if index == FALLBACK_INDEX else tuning.contest.candidates[index]
-    return chosen.name
+    if index in (FALLBACK_INDEX, PLAIN_INDEX):
+        return FALLBACK.name if index == FALLBACK_INDEX else PLAIN_NAME
+    return tuning.contest.candidates[index].name
 
 
 def log_header(tuning: Tuning) -> None:

@@ -1,0 +1,403 @@
+# Owner(s): ["module: inductor"]
+"""Tests of ``torch._inductor.range_autotune.deferred`` and of sharing among equal calls."""
+
+import contextlib
+import itertools
+import math
+from unittest import mock
+
+import torch._inductor.config as config
+from torch._dynamo.utils import counters
+from torch._inductor.ir import MultiTemplateBuffer
+from torch._inductor.lowering import user_lowerings
+from torch._inductor.test_case import run_tests, TestCase
+from torch._inductor.utils import run_and_get_code
+from torch._inductor.virtualized import V
+from torch.testing._internal.common_utils import (
+    instantiate_parametrized_tests,
+    parametrize,
+)
+
+import torch
+from torch._inductor.kernel.custom_op import (
+    CustomOpConfig,
+    CustomOpRangeConfig,
+    register_custom_op_autotuning,
+)
+from torch._inductor.range_autotune import deferred, lowering, rounds
+from torch._inductor.range_autotune.measure import Timing
+
+
+_numbers = itertools.count()
+RANGES = [(0, 64), (64, math.inf)]
+
+
+def define_op(fn, fake):
+    """A custom op with a body that Inductor cannot look into."""
+    name = f"deferred::op{next(_numbers)}"
+    op = torch.library.custom_op(name, fn, mutates_args=())
+    op.register_fake(fake)
+    return op
+
+
+def linear_op(*impls, ranges=None):
+    """``x @ w`` over the last dimension of ``x``, with implementations."""
+
+    def body(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(x.numpy() @ w.numpy())
+
+    op = define_op(body, lambda x, w: x.new_empty(*x.shape[:-1], w.shape[1]))
+    register(op, impls, ranges)
+    return op
+
+
+def register(op, impls, ranges=None):
+    if ranges is None:
+        configs = [CustomOpConfig(impl) for impl in impls]
+    else:
+        configs = [CustomOpRangeConfig("x", 0, ranges, list(impls))]
+    register_custom_op_autotuning(op, configs=configs)
+
+
+def through_mm(x, w):
+    return x @ w
+
+
+def through_sum(x, w):
+    return (x.unsqueeze(-1) * w).sum(-2)
+
+
+@contextlib.contextmanager
+def winner(choose):
+    """Made-up times: ``choose(size)`` is the index of the best candidate."""
+    points = []
+
+    def time_candidates(runners, *_):
+        size = next(iter(runners.values()))()[0].shape[0]
+        points.append((size, sorted(runners)))
+        return {i: Timing(1.0 if i == choose(size) else 2.0) for i in runners}
+
+    with mock.patch.object(rounds, "time_candidates", time_candidates):
+        yield points
+
+
+def by_size(size):
+    return 0 if size < 64 else 1
+
+
+class DeferredTestCase(TestCase):
+    def setUp(self):
+        super().setUp()
+        torch._dynamo.reset()
+        counters.clear()
+        self.enterContext(mock.patch.dict(user_lowerings))
+
+    def check(self, fn, *args, sizes=(), choose=lambda size: 0):
+        """Compiled equals eager, at other sizes of the first argument too; the code."""
+        if sizes:
+            torch._dynamo.mark_dynamic(args[0], 0)
+        with winner(choose):
+            result, (code, *_) = run_and_get_code(torch.compile(fn), *args)
+        self.assertEqual(result, fn(*args))
+        compiled = torch.compile(fn)
+        with torch._dynamo.config.patch(error_on_recompile=True):
+            for size in sizes:
+                x = torch.randn(size, *args[0].shape[1:])
+                self.assertEqual(compiled(x, *args[1:]), fn(x, *args[1:]))
+        return code
+
+
+class TestDeferral(DeferredTestCase):
+    def setUp(self):
+        super().setUp()
+        self.x, self.w = torch.randn(20, 8), torch.randn(8, 4)
+
+    def test_lowering_returns_a_multi_template_buffer(self):
+        op = linear_op(through_mm, through_sum)
+        returned = []
+
+        def spy(*args):
+            returned.extend(defer(*args))
+            return returned
+
+        defer = deferred.defer
+        with mock.patch.object(lowering, "defer", spy):
+            self.check(lambda x, w: op(x, w) + 1, self.x, self.w)
+        (box,) = returned
+        buffer = box.data.data
+        self.assertIsInstance(buffer, MultiTemplateBuffer)
+        self.assertEqual(
+            [choice.traced.name for choice in buffer.choices],
+            ["through_mm", "through_sum", "fallback"],
+        )
+        self.assertEqual(counters["inductor"]["custom_op_choices_deferred"], 1)
+
+    @config.patch(defer_custom_op_choices=False)
+    def test_switch(self):
+        op = linear_op(through_mm, through_sum)
+        self.check(lambda x, w: op(x, w) + 1, self.x, self.w)
+        self.assertEqual(counters["inductor"]["custom_op_choices_deferred"], 0)
+
+    @parametrize("deferring", (True, False))
+    def test_all_is_lowered_and_generated_before_anything_is_measured(self, deferring):
+        first, second = linear_op(through_mm), linear_op(through_sum)
+
+        def fn(x, w):
+            return first(x, w).cos() + second(x, w).sum(0)
+
+        seen = []
+
+        def spy(tuning):
+            generated = counters["inductor"]["subgraph_modules_generated"]
+            seen.append((generated, len(V.graph.operations)))
+            return measure(tuning)
+
+        measure = rounds.measure_rounds
+        with (
+            mock.patch.object(lowering, "measure_rounds", spy),
+            config.patch(defer_custom_op_choices=deferring),
+        ):
+            self.check(fn, self.x, self.w)
+        generated, operations = seen[0]
+        # A candidate and the op itself of each; the two choices, the sum, and the rest.
+        self.assertEqual(generated, 4 if deferring else 2)
+        self.assertEqual(operations, 4 if deferring else 0)
+
+    def test_one_winner_is_fused_with_its_neighbours(self):
+        def body(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+            return torch.from_numpy(x.numpy() * w.numpy())
+
+        op = define_op(body, lambda x, w: torch.empty_like(x))
+        register(op, [lambda x, w: x * w])
+        code = self.check(
+            lambda x, w: torch.sigmoid(op(x * 2, w)) * 3, self.x, torch.randn(8)
+        )
+        self.assertEqual(code.count("async_compile.cpp_pybinding("), 1, msg=code)
+
+    def test_config_of_its_time(self):
+        op = linear_op(through_mm)
+        seen = []
+
+        def spy(*args, **kwargs):
+            seen.append(config.realize_reads_threshold)
+            return emit(*args, **kwargs)
+
+        def lower(*args):
+            with config.patch(realize_reads_threshold=11):
+                return user_lowering(*args)
+
+        emit = lowering.emit_winner
+        user_lowering = user_lowerings[op._opoverload]
+        user_lowerings[op._opoverload] = lower
+        with mock.patch.object(lowering, "emit_winner", spy):
+            self.check(op, self.x, self.w)
+        self.assertEqual(seen, [11])
+
+    def test_input_that_is_written_to_afterwards(self):
+        op = linear_op(through_sum, through_mm, ranges=RANGES)
+
+        def fn(x, w):
+            y = op(x, w)
+            x.add_(1)
+            return y + x[:, :4]
+
+        compiled = torch.compile(fn)
+        x = self.x.clone()
+        torch._dynamo.mark_dynamic(x, 0)
+        with winner(by_size):
+            compiled(x, self.w)
+        for size in (20, 100):
+            x = torch.randn(size, 8)
+            expected_x = x.clone()
+            expected = fn(expected_x, self.w)
+            self.assertEqual(compiled(x, self.w), expected)
+            self.assertEqual(x, expected_x)
+
+    def test_output_that_is_written_to_afterwards(self):
+        op = linear_op(through_sum, through_mm, ranges=RANGES)
+
+        def fn(x, w):
+            y = op(x, w)
+            y[0] = 5
+            y.mul_(2)
+            return y, y @ w.t()
+
+        self.check(fn, self.x, self.w, sizes=(20, 100), choose=by_size)
+
+    def test_inside_a_branch(self):
+        op = linear_op(through_sum, through_mm, ranges=RANGES)
+
+        def fn(x, w):
+            return torch.cond(
+                x.sum() > 0,
+                lambda x, w: op(x, w) + 1,
+                lambda x, w: op(x, w) - 1,
+                (x, w),
+            )
+
+        self.check(fn, self.x, self.w, sizes=(20, 100), choose=by_size)
+
+    def test_many_in_a_row(self):
+        op = linear_op(through_sum, through_mm, ranges=RANGES)
+        square = torch.randn(8, 8)
+
+        def fn(x, w):
+            y, outputs = x, []
+            for i in range(4):
+                y = op(y, w).relu()
+                outputs.append(y.sum(0) if i % 2 else y @ w)
+            return outputs
+
+        self.check(fn, self.x, square / 8, sizes=(20, 100), choose=by_size)
+
+    @parametrize("deferring", (True, False))
+    def test_several_outputs(self, deferring):
+        def body(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return torch.from_numpy(x.numpy() + 1), torch.from_numpy(x.numpy().sum(0))
+
+        op = define_op(body, lambda x: (torch.empty_like(x), x.new_empty(x.shape[1])))
+        register(
+            op, [lambda x: (x + 1, x.sum(0)), lambda x: (1 + x, x.t().sum(1))], RANGES
+        )
+
+        def fn(x):
+            y, total = op(x)
+            return y * 2, total.cos(), op(y)[1]
+
+        with config.patch(defer_custom_op_choices=deferring):
+            self.check(fn, self.x, sizes=(20, 100), choose=by_size)
+
+
+class TestResultsThatAreViews(DeferredTestCase):
+    """A winner's result may be a view of what it computed: of the rows of a product."""
+
+    def setUp(self):
+        super().setUp()
+        self.x, self.w = torch.randn(3, 5, 8), torch.randn(8, 8)
+
+    def compiled_code(self, fn):
+        op = linear_op(through_mm, through_sum)
+        return self.check(lambda x, w: fn(op(x, w), w), self.x, self.w)
+
+    def assert_one_product_without_a_copy(self, code, kernels):
+        self.assertEqual(code.count("extern_kernels.mm("), 1, msg=code)
+        self.assertEqual(code.count("async_compile.cpp_pybinding("), kernels, msg=code)
+
+    def test_returned(self):
+        code = self.compiled_code(lambda y, w: y)
+        self.assert_one_product_without_a_copy(code, kernels=0)
+
+    def test_read_by_a_generated_kernel(self):
+        code = self.compiled_code(lambda y, w: y.cos() + y.sum(1, keepdim=True))
+        self.assert_one_product_without_a_copy(code, kernels=1)
+
+    def test_read_by_a_call(self):
+        def body(x: torch.Tensor) -> torch.Tensor:
+            return torch.from_numpy(x.numpy().cumsum(1))
+
+        eager = define_op(body, torch.empty_like)
+        code = self.compiled_code(lambda y, w: eager(y))
+        self.assert_one_product_without_a_copy(code, kernels=0)
+
+    def test_view_of_an_input_is_copied(self):
+        def body(x: torch.Tensor) -> torch.Tensor:
+            return torch.from_numpy(x.numpy().copy())
+
+        op = define_op(body, torch.empty_like)
+        register(op, [lambda x: (x.unsqueeze(0) * 1).squeeze(0)])
+        self.check(lambda x: (op(x), x), self.x)
+
+
+class TestEqualCallSites(DeferredTestCase):
+    def setUp(self):
+        super().setUp()
+        self.w = torch.randn(8, 8)
+        self.calls = 0
+
+    def counted(self, x, w):
+        self.calls += 1
+        return x @ w
+
+    def assert_once(self, points):
+        self.assertEqual(self.calls, 1)
+        # The implementation and the op itself.
+        self.assertEqual(counters["inductor"]["subgraph_modules_generated"], 2)
+        self.assertEqual(counters["inductor"]["subgraph_module_loads"], 2)
+        self.assertEqual(len(points), len(set(points_of(points))))
+
+    def test_same_symbols(self):
+        op = linear_op(self.counted, ranges=RANGES)
+
+        def fn(x, w):
+            for _ in range(5):
+                x = op(x, w).tanh().mean(1, keepdim=True) + x
+            return x
+
+        x = torch.randn(20, 8)
+        torch._dynamo.mark_dynamic(x, 0)
+        compiled = torch.compile(fn)
+        with winner(lambda size: 0 if size < 64 else -1) as points:
+            compiled(x, self.w)
+        self.assert_once(points)
+        for size in (20, 100):
+            x = torch.randn(size, 8)
+            self.assertEqual(compiled(x, self.w), fn(x, self.w))
+
+    def test_other_symbols(self):
+        op = linear_op(self.counted, ranges=RANGES)
+
+        def fn(x, y, w):
+            return op(x, w) * 2, op(y, w) * 2
+
+        x, y = torch.randn(20, 8), torch.randn(30, 8)
+        for tensor in (x, y):
+            torch._dynamo.mark_dynamic(tensor, 0)
+        compiled = torch.compile(fn)
+        with winner(lambda size: 0 if size < 64 else -1) as points:
+            compiled(x, y, self.w)
+        self.assert_once(points)
+        with torch._dynamo.config.patch(error_on_recompile=True):
+            for sizes in ((20, 100), (100, 20), (65, 63)):
+                x, y = (torch.randn(size, 8) for size in sizes)
+                self.assertEqual(compiled(x, y, self.w), fn(x, y, self.w))
+
+    def test_other_layouts_are_no_equals(self):
+        op = linear_op(self.counted)
+        with winner(lambda size: 0):
+            torch.compile(lambda x, y, w: (op(x, w), op(y, w)))(
+                torch.randn(20, 8), torch.randn(8, 20).t(), self.w
+            )
+        self.assertEqual(self.calls, 2)
+
+    def test_other_arguments_are_no_equals(self):
+        def body(x: torch.Tensor, scale: float) -> torch.Tensor:
+            return torch.from_numpy(x.numpy() * scale)
+
+        op = define_op(body, lambda x, scale: torch.empty_like(x))
+        register(op, [lambda x, scale: x * scale])
+
+        def fn(x):
+            return op(x, 2.0) + op(x, 3.0)
+
+        self.check(fn, torch.randn(4, 4))
+        self.assertEqual(counters["inductor"]["subgraph_modules_generated"], 4)
+
+    def test_candidate_that_fails_is_reported_once(self):
+        def bad(x, w):
+            raise RuntimeError("no")
+
+        op = linear_op(bad, through_mm)
+        log = "torch._inductor.kernel.custom_op"
+        with self.assertLogs(log, "WARNING") as logs:
+            self.check(lambda x, w: op(op(x, w), w), torch.randn(20, 8), self.w)
+        self.assertEqual(len(logs.output), 1)
+
+
+def points_of(points):
+    return [size for size, _ in points]
+
+
+instantiate_parametrized_tests(TestDeferral)
+
+if __name__ == "__main__":
+    run_tests()

@@ -1,0 +1,83 @@
+"""Candidates compiled to be measured: generated here, loaded in other threads."""
+
+from __future__ import annotations
+
+import functools
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from .. import config
+from ..codegen.subgraph import generate_module, SubgraphModule
+from .candidates import FALLBACK_INDEX, one_line, TracedCandidate
+from .inputs import is_about_index_width
+
+
+if TYPE_CHECKING:
+    from .tuning import Tuning
+
+
+def submit(tuning: Tuning) -> None:
+    """
+    Generates each candidate once, whatever the number of its ranges, and starts its load.
+
+    While one is generated here, those before it are compiled in other threads.
+    """
+    for index, traced in list(tuning.traced.items()):
+        if index == FALLBACK_INDEX and not _fallback_runs(tuning):
+            continue
+        module = _generate(tuning, index, traced)
+        if module is not None:
+            tuning.modules[index] = module
+            tuning.loads[index] = _load(module)
+
+
+def wait(tuning: Tuning) -> None:
+    """Waits for the loads; those that failed are out."""
+    for index, load in tuning.loads.items():
+        if error := load.exception():
+            tuning.reject(index, f"it does not compile: {one_line(error)}")
+    tuning.loads.clear()
+
+
+def _load(module: SubgraphModule) -> Future[object]:
+    threads = max(config.compile_threads or 1, 1)
+    if threads > 1:
+        return _pool(threads).submit(module.load)
+    done: Future[object] = Future()
+    try:
+        done.set_result(module.load())
+    except Exception as e:
+        done.set_exception(e)
+    return done
+
+
+@functools.cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, "custom_op_precompile")
+
+
+def _generate(
+    tuning: Tuning, index: int, traced: TracedCandidate
+) -> SubgraphModule | None:
+    """The candidate's module; None if it is out."""
+    try:
+        module = generate_module(
+            traced.graph,
+            tuning.site.fake_inputs(),
+            tuning.site.symbols(),
+            f"{tuning.name}_{traced.name}",
+            traced.candidate.config_patches,
+        )
+    except Exception as e:
+        tuning.reject(index, f"it does not compile: {one_line(e)}")
+        return None
+    guards = [c for c in module.conditions if not is_about_index_width(c)]
+    if guards and index != FALLBACK_INDEX:
+        tuning.reject(index, f"its code guards on a size: {guards[0]}")
+        return None
+    return module
+
+
+def _fallback_runs(tuning: Tuning) -> bool:
+    checks = tuning.registration.options.numerics_check != "off"
+    return checks or tuning.fallback_competes

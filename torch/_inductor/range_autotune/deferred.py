@@ -1,0 +1,242 @@
+"""
+A choice that waits: its candidates compile while the rest of the graph is lowered.
+
+The lowering of an autotuned op returns a buffer with the op's own layout. When the
+scheduler is about to start, the choice is made and the chosen graph is lowered in the
+buffer's place, before anything is fused.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from typing import Any, TYPE_CHECKING
+
+from torch._dynamo.utils import counters
+from torch.utils._ordered_set import OrderedSet
+
+from .. import ir
+from ..utils import convert_shape_to_inductor
+from ..virtualized import V
+from .choice import FusedChoiceCaller
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import torch
+
+    from ..graph import GraphLowering
+    from .tuning import Tuning
+
+    Resolve = Callable[[], Sequence[ir.TensorBox]]
+
+
+class DeferredBuffer(ir.MultiTemplateBuffer):
+    """
+    Stands for one output of a choice that waits.
+
+    Args:
+        layout: of the op's own output.
+        waiting: what all outputs of one call site share.
+    """
+
+    def __init__(self, layout: ir.FixedLayout, waiting: _Waiting) -> None:
+        tuning = waiting.tuning
+        choices = [FusedChoiceCaller(tuning, index, layout) for index in tuning.traced]
+        super().__init__(
+            layout=layout,
+            inputs=[box for box in tuning.site.inputs if isinstance(box, ir.TensorBox)],
+            choice_timings_fn=lambda _: {c: c.time_ms() for c in choices},
+            unfiltered_choices=[*choices],
+            allowed_prologue_inps=OrderedSet(),
+        )
+        self.waiting = waiting
+        # What readers read in its place, if that is not a buffer of the same layout.
+        self.view: ir.ReinterpretView | None = None
+
+    def codegen_reference(self, writer: Any = None) -> str:
+        """
+        What stands for it in generated code.
+
+        Kernels that Inductor generates load by flat index, in the layout that this buffer
+        has had from the start; all others get the memory in that layout.
+        """
+        if self.view is not None:
+            return self.view.codegen_reference(writer)
+        return super().codegen_reference(writer)
+
+
+class _Waiting:
+    """
+    A choice that waits, and the buffers that stand for its outputs.
+
+    Args:
+        resolve: makes the choice and lowers what was chosen; returns realized results in
+            the op's strides, one for each output.
+    """
+
+    def __init__(self, tuning: Tuning, resolve: Resolve) -> None:
+        self.tuning = tuning
+        self._resolve = resolve
+        # Inductor's config may be another one here than when the scheduler starts.
+        self._context = contextvars.copy_context()
+        layouts = [_layout(tensor) for tensor in tuning.outputs.tensors]
+        self.stand_ins = [DeferredBuffer(layout, self) for layout in layouts]
+
+    def resolve(self) -> None:
+        """Puts what was chosen in the place of the buffers that stand for it."""
+        graph, op = V.graph, self.tuning.registration.op
+        operations, buffers = len(graph.operations), len(graph.buffers)
+        V.active_user_lowering_ops.add(op)
+        try:
+            results = self._context.run(self._resolve)
+            owned = _own_buffers(results, self.stand_ins, graph.buffers[buffers:])
+        finally:
+            V.active_user_lowering_ops.discard(op)
+        names = [stand_in.get_name() for stand_in in self.stand_ins]
+        new_operations, new_buffers = (
+            graph.operations[operations:],
+            graph.buffers[buffers:],
+        )
+        graph.operations[:] = _moved(graph.operations, operations, self.stand_ins)
+        graph.buffers[:] = _moved(graph.buffers, buffers, self.stand_ins)
+        _rename_operations(new_operations, self.stand_ins)
+        _rename_buffers([buffer for buffer, _ in owned], new_buffers, names)
+        for stand_in, (_, view) in zip(self.stand_ins, owned):
+            stand_in.view = view
+
+
+def _layout(tensor: torch.Tensor) -> ir.FixedLayout:
+    return ir.FixedLayout(
+        tensor.device,
+        tensor.dtype,
+        convert_shape_to_inductor(tensor.shape),
+        convert_shape_to_inductor(tensor.stride()),
+    )
+
+
+def defer(tuning: Tuning, resolve: Resolve) -> list[ir.TensorBox]:
+    """IR nodes that stand for a call site's outputs until the scheduler starts."""
+    counters["inductor"]["custom_op_choices_deferred"] += 1
+    waiting = _Waiting(tuning, resolve)
+    return [ir.TensorBox.create(stand_in) for stand_in in waiting.stand_ins]
+
+
+def resolve_choices(graph: GraphLowering) -> None:
+    """
+    Makes the choices that wait in a graph. Called when its scheduler is about to start.
+
+    Args:
+        graph: lowered, and the one that is being compiled; changed in place.
+    """
+    while buffer := next(
+        (op for op in graph.operations if isinstance(op, DeferredBuffer)), None
+    ):
+        buffer.waiting.resolve()
+
+
+def _moved(nodes: list[Any], known: int, dead: Sequence[Any]) -> list[Any]:
+    """The nodes behind the first ``known``, in the place of the first that is dead."""
+    at = next(i for i, node in enumerate(nodes) if node is dead[0])
+    gone = {id(node) for node in dead}
+    rest = [node for node in nodes[at:known] if id(node) not in gone]
+    return nodes[:at] + nodes[known:] + rest
+
+
+def _own_buffers(
+    results: Sequence[ir.TensorBox], stand_ins: Sequence[Any], made: Sequence[ir.Buffer]
+) -> list[tuple[ir.Buffer, ir.ReinterpretView | None]]:
+    """
+    A buffer for each result that nothing else is, and the view of it that the result is.
+
+    Results that are something else, such as a view of an input, are copied.
+
+    Args:
+        results: realized, with the strides of their stand-ins.
+        made: the buffers that lowering the results has made.
+    """
+    mine = {id(buffer) for buffer in made}
+    owned = []
+    for result, stand_in in zip(results, stand_ins):
+        layout = stand_in.get_layout()
+        buffer, view = _buffer_and_view(result)
+        if id(buffer) not in mine or not _starts_at_base(buffer, view):
+            copied = ir.ExternKernel.copy_input(result)
+            copied = ir.ExternKernel.require_exact_strides(copied, layout.stride)
+            buffer, view = _buffer_and_view(copied)
+        mine.discard(id(buffer))
+        owned.append((buffer, view))
+    return owned
+
+
+def _buffer_and_view(box: Any) -> tuple[ir.Buffer, ir.ReinterpretView | None]:
+    node: Any = box
+    view = None
+    while isinstance(node, (ir.MutableBox, ir.ReinterpretView)):
+        if isinstance(node, ir.ReinterpretView):
+            view = node
+        node = node.data
+    assert isinstance(node, ir.Buffer), type(node)
+    return node, view
+
+
+def _starts_at_base(buffer: ir.Buffer, view: ir.ReinterpretView | None) -> bool:
+    """Whether an index into the view is one into the buffer."""
+    if isinstance(buffer.layout, (ir.NonOwningLayout, ir.MutationLayoutSHOULDREMOVE)):
+        return False
+    if view is None:
+        return True
+    return view.get_layout().offset == 0 and view.get_dtype() == buffer.get_dtype()
+
+
+def _rename_operations(new: Sequence[ir.Operation], dead: Sequence[Any]) -> None:
+    """Operations are numbered as there are any: new ones get the names of the dead first."""
+    graph = V.graph
+    names = [op.get_operation_name() for op in (*dead, *new)]
+    renamed = dict(zip(names[len(dead) :], names))
+    for name in names:
+        del graph.name_to_op[name]
+    for operation in new:
+        operation.operation_name = renamed[operation.get_operation_name()]
+        graph.name_to_op[operation.operation_name] = operation
+    for listed in graph.lists.values():
+        listed[:] = [renamed.get(name, name) for name in listed]
+
+
+def _rename_buffers(
+    owned: Sequence[ir.Buffer], new: Sequence[ir.Buffer], names: Sequence[str]
+) -> None:
+    """Gives buffers the names that their readers know; the others fill the numbers."""
+    graph = V.graph
+    mine = {id(buffer) for buffer in owned}
+    others = [buffer for buffer in new if id(buffer) not in mine]
+    free = [buffer.get_name() for buffer in new]
+    renamed = {
+        b.get_name(): name for b, name in zip([*owned, *others], [*names, *free])
+    }
+    for old in renamed:
+        del graph.name_to_buffer[old]
+    for buffer in new:
+        buffer.name = renamed[buffer.get_name()]
+        graph.name_to_buffer[buffer.name] = buffer
+    for known in (graph.mutated_buffers, graph.never_reuse_buffers):
+        for old in known & renamed.keys():
+            known.remove(old)
+            known.add(renamed[old])
+    for buffer in new:
+        _rename_within(buffer, renamed)
+
+
+def _rename_within(buffer: ir.Buffer, renamed: Mapping[str, str]) -> None:
+    """Names that a buffer keeps as text."""
+
+    def now(name: str) -> str:
+        return renamed.get(name, name)
+
+    if isinstance(buffer, ir.MutationOutput):
+        buffer.mutation_names = [now(name) for name in buffer.mutation_names]
+    if isinstance(buffer, ir.TemplateBuffer):
+        fusable = buffer.epilogue_fusable_outputs
+        buffer.epilogue_fusable_outputs = {now(k): now(v) for k, v in fusable.items()}
+        allowed = buffer.allowed_prologue_inps
+        buffer.allowed_prologue_inps = OrderedSet(map(now, allowed))

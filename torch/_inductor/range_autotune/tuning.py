@@ -1,0 +1,232 @@
+"""What there is to decide at a call site: who competes where, each candidate traced once."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from typing import Any, TYPE_CHECKING
+
+import torch
+
+from .. import config
+from ..virtualized import V
+from .call_site import CallSite, NotTunable
+from .candidates import (
+    at_site,
+    FALLBACK_INDEX,
+    one_line,
+    Outputs,
+    PLAIN_INDEX,
+    Rejection,
+    trace_candidate,
+    trace_fallback,
+    trace_plain,
+    TracedCandidate,
+)
+from .inputs import size_bounds
+from .ranges import ANY_SIZE, DimRange
+from .registration import Contest, make_contest, Registration
+from .report import warn_left_out
+
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    import sympy
+
+    from ..codegen.subgraph import SubgraphModule
+    from .measure import RangeTimes
+    from .ranges import Segment
+
+log = logging.getLogger("torch._inductor.kernel.custom_op")
+
+
+@dataclasses.dataclass(frozen=True)
+class Round:
+    """
+    A range that can occur at this call site, and who competes in it.
+
+    Args:
+        sizes: the range as it was registered.
+        possible: those of its sizes that can occur.
+        candidates: indices into the contest's; the op itself is not among them.
+    """
+
+    sizes: DimRange
+    possible: DimRange
+    candidates: tuple[int, ...]
+
+
+@dataclasses.dataclass
+class Tuning:
+    """
+    One call site on its way to a winner table.
+
+    Args:
+        size: the dispatch dimension, symbolic; None where none is dispatched on.
+        bounds: the values that ``size`` can have.
+        traced: the candidates still in, by index.
+        collective: whether ranks have to measure in step.
+        modules: what they are measured by.
+        loads: of the modules, under way or done.
+        measured: the times that the winners follow from, range by range.
+        winners: over all sizes that can occur; None until it is decided.
+        first: an equal call site, which is compiled and measured in this one's place.
+    """
+
+    registration: Registration
+    contest: Contest
+    site: CallSite
+    outputs: Outputs
+    size: sympy.Expr | None
+    bounds: DimRange
+    rounds: tuple[Round, ...]
+    traced: dict[int, TracedCandidate]
+    collective: bool = False
+    modules: dict[int, SubgraphModule] = dataclasses.field(default_factory=dict)
+    loads: dict[int, Future[Any]] = dataclasses.field(default_factory=dict)
+    measured: list[RangeTimes] = dataclasses.field(default_factory=list)
+    winners: tuple[Segment[int], ...] | None = None
+    first: Tuning | None = None
+
+    @property
+    def source(self) -> Tuning:
+        """The call site that is compiled and measured for this one; itself if first."""
+        return self.first or self
+
+    @property
+    def name(self) -> str:
+        """The registration's, for logs."""
+        return self.registration.name
+
+    @property
+    def device(self) -> torch.device:
+        """Where candidates run."""
+        return self.outputs.tensors[0].device
+
+    @property
+    def fallback_competes(self) -> bool:
+        """Whether the op itself may win by its time; it is the last resort in any case."""
+        forced = config.test_configs.force_custom_op_decomposition is False
+        return self.registration.options.include_fallback or forced
+
+    def competes(self, index: int, competing: Round) -> bool:
+        """Whether a candidate that is still in runs in a range."""
+        everywhere = index in (FALLBACK_INDEX, PLAIN_INDEX)
+        return index in self.traced and (everywhere or index in competing.candidates)
+
+    def reject(self, index: int, reason: str, where: str = "") -> None:
+        """
+        Takes a candidate out of all ranges and says so once.
+
+        The op itself is no longer measured, but stays the last resort. Nobody asked for
+        its plain lowering, which goes without a word.
+        """
+        self.modules.pop(index, None)
+        if index == FALLBACK_INDEX:
+            candidate = self.traced[index].candidate
+        elif index in self.traced:
+            candidate = self.traced.pop(index).candidate
+        else:
+            return
+        if index != PLAIN_INDEX:
+            warn_left_out(self.registration, Rejection(candidate, reason), where)
+
+
+def prepare(registration: Registration, site: CallSite) -> Tuning:
+    """
+    Finds out who competes where, and traces each candidate once.
+
+    Raises:
+        ValueError: if the registration does not fit the call: a dimension that the
+            tensor lacks, a bad config from a generator.
+        NotTunable, CandidateError: if the call is to be lowered as if not registered.
+    """
+    contest = registration.contest or _generated_contest(registration, site)
+    table = contest.table
+    size = None if table is None else site.size_of(table.dim)
+    bounds = ANY_SIZE if size is None else size_bounds(size)
+    rounds = _possible_rounds(contest, bounds)
+    fallback, outputs = trace_fallback(site)
+    tuning = Tuning(
+        registration, contest, site, outputs, size, bounds, rounds, traced={}
+    )
+    _trace_candidates(tuning)
+    if tuning.traced:
+        if registration.options.include_fallback:
+            _add_plain_lowering(tuning)
+        tuning.traced[FALLBACK_INDEX] = fallback
+    return tuning
+
+
+def _add_plain_lowering(tuning: Tuning) -> None:
+    """What the op would be lowered to without a registration, unless that competes yet."""
+    plain = trace_plain(tuning.site, tuning.outputs)
+    if plain and not any(plain.does_the_same_as(t) for t in tuning.traced.values()):
+        tuning.traced[PLAIN_INDEX] = plain
+
+
+def as_for(first: Tuning, site: CallSite) -> Tuning | None:
+    """
+    What there is to decide at a call site that is equal up to the names of symbols.
+
+    No implementation is called again. None where candidates rely on what is known of the
+    first site's symbols only.
+    """
+    if site.exprs() == first.site.exprs():
+        return dataclasses.replace(first, site=site, first=first.source)
+    try:
+        fallback, outputs = trace_fallback(site)
+        traced = {index: at_site(t, site) for index, t in first.traced.items()}
+    except Exception as e:
+        log.debug("%s: not as for an equal call: %s", first.name, one_line(e))
+        return None
+    traced[FALLBACK_INDEX] = fallback
+    table = first.contest.table
+    return dataclasses.replace(
+        first,
+        site=site,
+        outputs=outputs,
+        size=None if table is None else site.size_of(table.dim),
+        traced=traced,
+        first=first.source,
+    )
+
+
+def _trace_candidates(tuning: Tuning) -> None:
+    for index in sorted({i for r in tuning.rounds for i in r.candidates}):
+        candidate = tuning.contest.candidates[index]
+        result = trace_candidate(candidate, tuning.site, tuning.outputs)
+        if isinstance(result, Rejection):
+            warn_left_out(tuning.registration, result)
+        else:
+            tuning.traced[index] = result
+
+
+def _possible_rounds(contest: Contest, bounds: DimRange) -> tuple[Round, ...]:
+    """The table's rows, cut down to the sizes that can occur."""
+    if contest.table is None:
+        return (Round(ANY_SIZE, ANY_SIZE, tuple(range(len(contest.candidates)))),)
+    rounds = []
+    for row in contest.table.rows:
+        possible = row.sizes.intersect(bounds)
+        if possible is not None:
+            rounds.append(Round(row.sizes, possible, row.candidates))
+    return tuple(rounds)
+
+
+def _generated_contest(registration: Registration, site: CallSite) -> Contest:
+    generate = registration.config_generator
+    assert generate is not None
+    with V.fake_mode:
+        fakes = site.fake_arguments()
+        tensors = {n: v for n, v in fakes.items() if isinstance(v, torch.Tensor)}
+        configs = generate(tensors)
+    if not isinstance(configs, (list, tuple)):
+        raise TypeError(
+            f"config_generator of {registration.op} must return a list or tuple of "
+            f"CustomOpConfig, got {type(configs)}"
+        )
+    if not configs:
+        raise NotTunable("config_generator returned no config")
+    return make_contest(registration.op, configs, registration.split)
