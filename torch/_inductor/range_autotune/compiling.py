@@ -3,17 +3,49 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from .. import config
 from ..codegen.subgraph import generate_module, SubgraphModule
+from ..virtualized import V
 from .candidates import FALLBACK_INDEX, one_line, TracedCandidate
 from .inputs import is_about_index_width
 
 
 if TYPE_CHECKING:
+    import torch
+
     from .tuning import Tuning
+
+
+# In the metadata of graphs that are compiled to be measured, and again where they win.
+_IS_CANDIDATE = "custom_op_candidate"
+_DIGITS_OF_SUFFIX = 10
+
+
+def mark_candidate(gm: torch.fx.GraphModule) -> None:
+    """Has a graph's Triton kernels named by what is in them: see ``kernel_suffix``."""
+    gm.meta[_IS_CANDIDATE] = True
+
+
+def kernel_suffix(source: str) -> str | None:
+    """
+    What tells a kernel from others of its kind, in place of a running number.
+
+    With one name a kernel is compiled once, for a candidate's benchmark and where that
+    candidate wins. Called by Triton's code generation.
+
+    Args:
+        source: the kernel's, its name left open.
+
+    Returns:
+        None for kernels of other graphs than candidates'.
+    """
+    if not V.graph.module.meta.get(_IS_CANDIDATE):
+        return None
+    return hashlib.sha256(source.encode()).hexdigest()[:_DIGITS_OF_SUFFIX]
 
 
 def submit(tuning: Tuning) -> None:
@@ -60,6 +92,7 @@ def _generate(
     tuning: Tuning, index: int, traced: TracedCandidate
 ) -> SubgraphModule | None:
     """The candidate's module; None if it is out."""
+    mark_candidate(traced.graph)
     try:
         module = generate_module(
             traced.graph,

@@ -19,6 +19,7 @@ from .. import config, ir
 from ..codegen.subgraph import inline_subgraph_to_ir_nodes
 from ..utils import convert_shape_to_inductor
 from ..virtualized import V
+from .compiling import mark_candidate
 
 
 if TYPE_CHECKING:
@@ -166,6 +167,7 @@ def _leaf(winner: TracedCandidate, operands: _Operands) -> torch.fx.GraphModule:
     graph.output(results)
     gm = torch.fx.GraphModule(winner.graph, graph)
     gm.meta[_CONFIG_PATCHES] = dict(winner.candidate.config_patches)
+    mark_candidate(gm)
     return gm
 
 

@@ -148,6 +148,8 @@ def _measure_and_choose(tuning: Tuning) -> tuple[Segment[int], ...]:
     # collectives cost time and hold the interpreter's lock.
     with preserve_rng_state(), torch.no_grad(), torch._C._AutoDispatchBelowAutograd():
         tuning.measured = measure_rounds(tuning)
+    if tuning.device.type != "cpu":
+        torch.get_device_module(tuning.device).empty_cache()
     winners = choose_winners(tuning.measured, _choice_rules(tuning))
     log_winners(tuning, tuning.measured, winners)
     return _over_possible_sizes(winners, tuning.bounds)
