@@ -13,6 +13,10 @@ from hypothesis import strategies as st
 from torch._inductor.lowering import user_lowerings
 from torch._inductor.test_case import run_tests, TestCase
 from torch._inductor.utils import run_and_get_code
+from torch.testing._internal.common_utils import (
+    instantiate_parametrized_tests,
+    parametrize,
+)
 from torch.testing._internal.inductor_utils import GPU_TYPE, HAS_GPU
 
 import torch
@@ -114,6 +118,14 @@ def rows(n, columns=8):
 
 
 class TestEmittedCode(FusionTestCase):
+    def test_two_ops_in_a_row_become_one_dispatch(self):
+        first, second = tuned_op(), tuned_op()
+
+        def fn(x, gate):
+            return second(first(x).sin() * gate) + x
+
+        self.check(fn, lambda n: (rows(n), rows(n).cos()), kernels=1)
+
     def test_epilogue(self):
         op = tuned_op()
         self.check(lambda x: torch.relu(op(x)) * 3 + 1, lambda n: (rows(n),), 1)
@@ -297,6 +309,67 @@ class TestLegality(FusionTestCase):
 
         self.assertEqual(self.joined(fn, rows(4)), ["op", "abs"])
 
+    def test_calls_in_a_row_with_one_size(self):
+        op = tuned_op()
+
+        def fn(x):
+            y = op(op(x).sin()).cos()
+            return y + x
+
+        self.assertEqual(self.joined(fn, rows(4)), ["op", "sin", "op", "cos", "add"])
+
+    def test_calls_that_do_not_read_each_other_stay_apart(self):
+        op = tuned_op()
+        self.assertEqual(
+            self.joined(lambda x: (op(x).sin(), op(x.cos())), rows(4)), ["op", "sin"]
+        )
+
+    def test_calls_with_a_reduction_between_stay_apart(self):
+        op = tuned_op()
+        self.assertEqual(
+            self.joined(lambda x: op((y := op(x)) + y.sum(0)), rows(4)), ["op"]
+        )
+
+    @parametrize(
+        "types,expected",
+        (
+            (("epilogue",), ["op", "sin"]),
+            (("prologue",), ["neg", "op"]),
+            (("cross_subgraph",), ["op"]),
+            (("epilogue", "cross_subgraph"), ["op", "sin", "op", "cos"]),
+            ((), ["op"]),
+        ),
+    )
+    def test_types(self, types, expected):
+        op = tuned_op()
+        with config.patch(custom_op_fusion_types=types):
+            found = self.joined(lambda x: op(op(-x).sin()).cos(), rows(4))
+        self.assertEqual(found, expected)
+
+    @config.patch(custom_op_fusion_types=("epilog",))
+    def test_unknown_type(self):
+        op = tuned_op()
+        message = (
+            "custom_op_fusion_types has .'epilog'.; known are .'epilogue', 'prologue'"
+        )
+        with self.assertRaisesRegex(ValueError, message):
+            self.joined(lambda x: op(x).sin(), rows(4))
+
+    @parametrize(
+        "options,expected",
+        (
+            ({"max_fusion_depth": 2}, ["neg", "abs", "op", "sin", "cos"]),
+            ({"enable_recursive_fusion": False}, ["abs", "op", "sin"]),
+        ),
+    )
+    def test_depth(self, options, expected):
+        op = tuned_op()
+        with config.patch(options):
+            found = self.joined(
+                lambda x: op((-x.exp()).abs()).sin().cos().tan(), rows(4)
+            )
+        self.assertEqual(found, expected)
+
     def test_static_and_rangeless_calls_form_no_region(self):
         op = tuned_op()
         static = torch.fx.symbolic_trace(lambda x: op(x).sin())
@@ -351,6 +424,8 @@ class TestLegality(FusionTestCase):
         gm.graph.lint()
         self.assertEqual(gm(*args), expected)
 
+
+instantiate_parametrized_tests(TestLegality)
 
 if __name__ == "__main__":
     run_tests()

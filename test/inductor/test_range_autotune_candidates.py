@@ -151,7 +151,7 @@ class TestRegion(SiteTestCase):
             node.meta["val"] = self.fake
         body.output([last, self.sin])
         inputs = (self.x, self.tensor([self.s0, 4]), self.tensor([self.s0, 4]))
-        self.site = CallSite.from_region(body, self.call, inputs)
+        self.site = CallSite.from_region(body, [self.call], inputs)
 
     def fake_of(self, node):
         (fake,) = CallSite(self.op, {"x": Slot(0)}, (node,)).fake_inputs()
@@ -196,7 +196,7 @@ class TestFallback(SiteTestCase):
         self.assertIs(fallback.candidate, FALLBACK)
         self.assertTrue(fallback.calls_python)
         self.assertEqual(outputs.spec, pytree.tree_structure(0))
-        self.assertEqual(outputs.of_op[0].shape[0].node.expr, self.s0)
+        self.assertEqual(outputs.of_ops[0][0].shape[0].node.expr, self.s0)
 
     def test_an_overload_of_aten_stays_one_node_too(self):
         site = CallSite.from_call(aten.silu.default, (self.x,), {})

@@ -56,6 +56,8 @@ class CallSite:
         body: the graph around the call, one placeholder for each input; None where the
             call stands alone.
         call: the op's node in the body.
+        following: other calls in the same body that are decided together with this one,
+            in order; of the same inputs and body.
     """
 
     op: torch._ops.OpOverload
@@ -63,6 +65,12 @@ class CallSite:
     inputs: tuple[Any, ...]
     body: torch.fx.Graph | None = None
     call: torch.fx.Node | None = None
+    following: tuple[CallSite, ...] = ()
+
+    @property
+    def calls(self) -> tuple[CallSite, ...]:
+        """All calls that are decided together, in order."""
+        return (self, *self.following)
 
     @classmethod
     def from_call(
@@ -103,62 +111,54 @@ class CallSite:
 
     @classmethod
     def from_region(
-        cls, body: torch.fx.Graph, call: torch.fx.Node, inputs: Sequence[Any]
+        cls, body: torch.fx.Graph, calls: Sequence[torch.fx.Node], inputs: Sequence[Any]
     ) -> CallSite:
         """
         Args:
+            calls: the ops' nodes in the body, in order.
             inputs: what the region's lowering is called with, for each placeholder.
 
         Raises:
             NotTunable: for an input that no benchmark can be given.
         """
-        op = call.target
-        assert isinstance(op, torch._ops.OpOverload)
         placeholders = body.find_nodes(op="placeholder")
-        schema = op._schema.arguments
-        named = _by_name(op, call.args, call.kwargs)
-
-        def to_slot(leaf: Any) -> Any:
-            if not isinstance(leaf, torch.fx.Node):
-                return leaf
-            if leaf in placeholders:
-                return Slot(placeholders.index(leaf))
-            return Inner(leaf)
-
-        arguments = {
-            argument.name: pytree.tree_map(
-                to_slot, named.get(argument.name, argument.default_value)
+        read_by_ops = {node for call in calls for node in call.all_input_nodes}
+        leaves = tuple(
+            _normalize_leaf(
+                _with_strides_of(node, leaf) if node in read_by_ops else leaf
             )
-            for argument in schema
-        }
-        read_by_op = set(call.all_input_nodes)
-        leaves = [
-            _with_strides_of(node, leaf) if node in read_by_op else leaf
             for node, leaf in zip(placeholders, inputs)
-        ]
-        return cls(op, arguments, tuple(map(_normalize_leaf, leaves)), body, call)
+        )
+        first, *rest = (
+            cls(call.target, _arguments_in(call, placeholders), leaves, body, call)  # type: ignore[arg-type]  # an OpOverload
+            for call in calls
+        )
+        return dataclasses.replace(first, following=tuple(rest))
 
     def run(
-        self, leaves: Sequence[Any], call_op: Callable[[dict[str, Any]], Any]
+        self, leaves: Sequence[Any], *call_ops: Callable[[dict[str, Any]], Any]
     ) -> Any:
         """
         What the call site computes from ``leaves`` in place of its inputs.
 
         Args:
-            call_op: called with the op's arguments by name; stands in for the op.
+            call_ops: each called with its op's arguments by name; they stand in for the
+                ops, one for each of ``calls``.
 
         Returns:
-            What ``call_op`` returns, or a list of what the body returns.
+            What the one call returns, or a list of what the body returns.
         """
         if self.body is None:
-            return call_op(self.filled(leaves, {}))
+            return call_ops[0](self.filled(leaves, {}))
+        calls = {site.call: (site, fn) for site, fn in zip(self.calls, call_ops)}
         values = iter(leaves)
         env: dict[Any, Any] = {}
         for node in self.body.nodes:
             if node.op == "placeholder":
                 env[node] = next(values)
-            elif node is self.call:
-                env[node] = call_op(self.filled(leaves, env))
+            elif node in calls:
+                site, call_op = calls[node]
+                env[node] = call_op(site.filled(leaves, env))
             elif node.op == "call_function":
                 call: Any = node.target
                 args: Any = torch.fx.map_arg(node.args, env.__getitem__)
@@ -256,6 +256,29 @@ def _by_name(
     op: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
     return {**dict(zip(argument_names(op), args)), **kwargs}
+
+
+def _arguments_in(
+    call: torch.fx.Node, placeholders: Sequence[torch.fx.Node]
+) -> dict[str, Any]:
+    """A call's arguments by name in a body, with Slots and Inners."""
+
+    def stand_in(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.fx.Node):
+            return leaf
+        if leaf in placeholders:
+            return Slot(placeholders.index(leaf))
+        return Inner(leaf)
+
+    op = call.target
+    assert isinstance(op, torch._ops.OpOverload)
+    named = _by_name(op, call.args, call.kwargs)
+    return {
+        argument.name: pytree.tree_map(
+            stand_in, named.get(argument.name, argument.default_value)
+        )
+        for argument in op._schema.arguments
+    }
 
 
 def _with_strides_of(node: torch.fx.Node, leaf: Any) -> Any:

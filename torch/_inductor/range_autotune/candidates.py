@@ -8,6 +8,8 @@ must be provably equal to it; strides may differ and are brought to the op's on 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 import logging
 from typing import Any, TYPE_CHECKING
 
@@ -59,12 +61,12 @@ class Outputs:
     Args:
         tensors: what its graph returns, flat.
         spec: how they are nested.
-        of_op: what the op itself returns, flat; the contract of every candidate.
+        of_ops: what each op itself returns, flat; the contract of every candidate.
     """
 
     tensors: tuple[torch.Tensor, ...]
     spec: pytree.TreeSpec
-    of_op: tuple[torch.Tensor, ...]
+    of_ops: tuple[tuple[torch.Tensor, ...], ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,27 +122,30 @@ def trace_fallback(site: CallSite) -> tuple[TracedCandidate, Outputs]:
         CandidateError: if the op's own fake kernel does not give one.
     """
     nestings: list[pytree.TreeSpec] = []
-    of_op: list[Any] = []
+    of_ops: dict[int, tuple[Any, ...]] = {}
 
-    def call_op(values: dict[str, Any]) -> Any:
-        result = _call(site.op, site.op, values)
-        of_op[:] = pytree.tree_leaves(result)
+    def call_op(number: int, values: dict[str, Any]) -> Any:
+        op = site.calls[number].op
+        result = _call(op, op, values)
+        of_ops[number] = tuple(pytree.tree_leaves(result))
         return result
 
     def call(*leaves: Any) -> list[Any]:
-        flat, nesting = pytree.tree_flatten(site.run(leaves, call_op))
+        ops = [functools.partial(call_op, i) for i in range(len(site.calls))]
+        flat, nesting = pytree.tree_flatten(site.run(leaves, *ops))
         nestings.append(nesting)
         return flat
 
     try:
-        graph = _trace(call, site, keep_op=True)
+        graph = _trace(call, site, {c.op for c in site.calls})
     except _ShapeEnvGuardError as e:
         raise CandidateError(f"it guards on a size itself: {e}") from e
     tensors = tuple(_output_values(graph))
-    for value in (*of_op, *tensors):
+    for value in (*itertools.chain(*of_ops.values()), *tensors):
         if not isinstance(value, torch.Tensor):
             raise CandidateError(f"it returns a {type(value).__name__}, not a tensor")
-    outputs = Outputs(tensors, nestings[-1], tuple(of_op))
+    contracts = tuple(of_ops[i] for i in range(len(site.calls)))
+    outputs = Outputs(tensors, nestings[-1], contracts)
     return TracedCandidate(FALLBACK, graph), outputs
 
 
@@ -149,8 +154,10 @@ def trace_candidate(
 ) -> TracedCandidate | Rejection:
     """The candidate's graph; a Rejection if it has none or breaks the contract."""
     try:
-        call = _call_candidate(candidate, site)
-        graph = _candidate_graph(call, site, outputs, keep_op=candidate.impl is None)
+        parts = candidate.parts or (candidate,)
+        calls = [_call_candidate(part, call) for part, call in zip(parts, site.calls)]
+        eager = {c.op for part, c in zip(parts, site.calls) if part.impl is None}
+        graph = _candidate_graph(calls, site, outputs, eager)
         _check_no_writes(graph)
         _pin_strides(graph, outputs)
     except _ShapeEnvGuardError as e:
@@ -174,17 +181,22 @@ def trace_plain(site: CallSite, outputs: Outputs) -> TracedCandidate | None:
     Returns:
         None if there is no such thing.
     """
-    body = _plain_body(site.op, outputs.tensors[0].device)
-    if body is None:
+    bodies = [_plain_body(c.op, outputs.tensors[0].device) for c in site.calls]
+    calls = [
+        functools.partial(_call, body, call.op)
+        for body, call in zip(bodies, site.calls)
+        if body is not None
+    ]
+    if len(calls) < len(bodies):
         return None
     try:
-        graph = _candidate_graph(lambda v: _call(body, site.op, v), site, outputs)
+        graph = _candidate_graph(calls, site, outputs)
         _check_no_writes(graph)
         _pin_strides(graph, outputs)
     except Exception as e:
         log.debug("%s has no plain lowering: %s", site.op, one_line(e))
         return None
-    return TracedCandidate(Candidate(PLAIN_NAME, body), graph)
+    return TracedCandidate(Candidate(PLAIN_NAME, bodies[0]), graph)
 
 
 def at_site(traced: TracedCandidate, site: CallSite) -> TracedCandidate:
@@ -239,18 +251,30 @@ def _call_candidate(candidate: Candidate, site: CallSite) -> _OpCall:
 
 
 def _candidate_graph(
-    call_impl: _OpCall, site: CallSite, outputs: Outputs, keep_op: bool = False
+    call_impls: Sequence[_OpCall],
+    site: CallSite,
+    outputs: Outputs,
+    eager: Collection[torch._ops.OpOverload] = (),
 ) -> torch.fx.GraphModule:
-    def call_op(values: dict[str, Any]) -> Any:
-        result = call_impl(values)
-        flat, nesting = pytree.tree_flatten(result)
-        _check_outputs(flat, outputs.of_op, pytree.tree_leaves(values))
-        return pytree.tree_unflatten(_with_own_memory(flat), nesting)
+    """
+    Args:
+        call_impls: for each of the site's calls.
+        eager: see ``_trace``.
+    """
+
+    def checked(call_impl: _OpCall, contract: Sequence[torch.Tensor]) -> _OpCall:
+        def call_op(values: dict[str, Any]) -> Any:
+            flat, nesting = pytree.tree_flatten(call_impl(values))
+            _check_outputs(flat, contract, pytree.tree_leaves(values))
+            return pytree.tree_unflatten(_with_own_memory(flat), nesting)
+
+        return call_op
 
     def call(*leaves: Any) -> list[Any]:
-        return pytree.tree_leaves(site.run(leaves, call_op))
+        ops = map(checked, call_impls, outputs.of_ops)
+        return pytree.tree_leaves(site.run(leaves, *ops))
 
-    return _trace(call, site, keep_op)
+    return _trace(call, site, eager)
 
 
 def _with_own_memory(results: list[Any]) -> list[Any]:
@@ -290,21 +314,22 @@ def _call(
     return fn(*args, **kwargs)
 
 
-def _trace(fn: Any, site: CallSite, keep_op: bool) -> torch.fx.GraphModule:
+def _trace(
+    fn: Any, site: CallSite, eager: Collection[torch._ops.OpOverload]
+) -> torch.fx.GraphModule:
     """
     Args:
-        keep_op: the op stays one node that is called eagerly, whatever decompositions
-            and lowerings there are for it.
+        eager: ops that stay one node each and are called eagerly, whatever
+            decompositions and lowerings there are for them.
     """
     from ..decomposition import select_decomp_table
 
     counters["inductor"]["custom_op_candidate_traces"] += 1
     table = dict(select_decomp_table())
-    if keep_op:
-        table.pop(site.op, None)
+    for op in eager:
+        table.pop(op, None)
     graph = trace_subgraph(fn, site.fake_inputs(), table)
-    if keep_op:
-        _call_eagerly(graph, {site.op})
+    _call_eagerly(graph, eager)
     return graph
 
 

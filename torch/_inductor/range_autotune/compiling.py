@@ -7,6 +7,8 @@ import hashlib
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from torch.fx import GraphModule
+
 from .. import config
 from ..codegen.subgraph import generate_module, SubgraphModule
 from ..virtualized import V
@@ -15,8 +17,6 @@ from .inputs import is_about_index_width
 
 
 if TYPE_CHECKING:
-    import torch
-
     from .tuning import Tuning
 
 
@@ -25,7 +25,7 @@ _IS_CANDIDATE = "custom_op_candidate"
 _DIGITS_OF_SUFFIX = 10
 
 
-def mark_candidate(gm: torch.fx.GraphModule) -> None:
+def mark_candidate(gm: GraphModule) -> None:
     """Has a graph's Triton kernels named by what is in them: see ``kernel_suffix``."""
     gm.meta[_IS_CANDIDATE] = True
 
@@ -43,7 +43,8 @@ def kernel_suffix(source: str) -> str | None:
     Returns:
         None for kernels of other graphs than candidates'.
     """
-    if not V.graph.module.meta.get(_IS_CANDIDATE):
+    module = V.graph.module
+    if not isinstance(module, GraphModule) or _IS_CANDIDATE not in module.meta:
         return None
     return hashlib.sha256(source.encode()).hexdigest()[:_DIGITS_OF_SUFFIX]
 

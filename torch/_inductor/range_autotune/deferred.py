@@ -8,6 +8,7 @@ buffer's place, before anything is fused.
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 from typing import Any, TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from .choice import FusedChoiceCaller
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import torch
 
@@ -85,14 +86,11 @@ class _Waiting:
 
     def resolve(self) -> None:
         """Puts what was chosen in the place of the buffers that stand for it."""
-        graph, op = V.graph, self.tuning.registration.op
+        graph = V.graph
         operations, buffers = len(graph.operations), len(graph.buffers)
-        V.active_user_lowering_ops.add(op)
-        try:
+        with lowered_as_not_registered(call.op for call in self.tuning.site.calls):
             results = self._context.run(self._resolve)
             owned = _own_buffers(results, self.stand_ins, graph.buffers[buffers:])
-        finally:
-            V.active_user_lowering_ops.discard(op)
         names = [stand_in.get_name() for stand_in in self.stand_ins]
         new_operations, new_buffers = (
             graph.operations[operations:],
@@ -104,6 +102,17 @@ class _Waiting:
         _rename_buffers([buffer for buffer, _ in owned], new_buffers, names)
         for stand_in, (_, view) in zip(self.stand_ins, owned):
             stand_in.view = view
+
+
+@contextlib.contextmanager
+def lowered_as_not_registered(ops: Iterable[Any]) -> Iterator[None]:
+    """Ops in candidates' graphs are no calls to be tuned."""
+    added = {op for op in ops if op not in V.active_user_lowering_ops}
+    V.active_user_lowering_ops.update(added)
+    try:
+        yield
+    finally:
+        V.active_user_lowering_ops.difference_update(added)
 
 
 def _layout(tensor: torch.Tensor) -> ir.FixedLayout:

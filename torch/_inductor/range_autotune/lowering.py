@@ -19,7 +19,7 @@ from .call_site import CallSite, NotTunable
 from .candidates import CandidateError, FALLBACK_INDEX, one_line, PLAIN_INDEX
 from .canonical import call_site_text
 from .collectives import can_measure, has_collective
-from .deferred import defer
+from .deferred import defer, lowered_as_not_registered
 from .dispatch import emit_dispatch, emit_winner
 from .measure import ChoiceRules, choose_winners
 from .ranges import DimRange, fill_gaps, Segment
@@ -67,29 +67,28 @@ def lower_call(
 def lower_region(
     registration: Registration,
     body: torch.fx.GraphModule,
-    call: torch.fx.Node,
+    calls: Sequence[torch.fx.Node],
     inputs: Sequence[Any],
 ) -> list[Any]:
     """
-    Tunes and lowers one call of a registered op together with its neighbours.
+    Tunes and lowers calls of registered ops together with their neighbours.
 
     Args:
+        registration: of the op, or of several joined.
         body: the region's graph.
-        call: the op's node in it.
+        calls: the ops' nodes in it, in order.
         inputs: what a lowering is called with, one for each placeholder.
 
     Returns:
         IR nodes, one for each output of the region.
     """
     result = None
-    V.active_user_lowering_ops.add(registration.op)
-    try:
-        site = CallSite.from_region(body.graph, call, inputs)
-        result = _tune(registration, site)
-    except (NotTunable, CandidateError) as e:
-        log.info("%s is not tuned here: %s", registration.name, one_line(e))
-    finally:
-        V.active_user_lowering_ops.discard(registration.op)
+    with lowered_as_not_registered(call.target for call in calls):
+        try:
+            site = CallSite.from_region(body.graph, calls, inputs)
+            result = _tune(registration, site)
+        except (NotTunable, CandidateError) as e:
+            log.info("%s is not tuned here: %s", registration.name, one_line(e))
     if result is not None:
         return result
     return inline_subgraph_to_ir_nodes(body, list(inputs), registration.name)

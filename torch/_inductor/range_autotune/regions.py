@@ -22,18 +22,23 @@ from torch.fx.passes.utils.fuser_utils import (
     fuse_as_graphmodule,
     insert_subgm,
 )
+from torch.utils import _pytree as pytree
 
 import torch
 
+from .. import config
 from ..codegen.subgraph import writes
+from .joint import can_join, joined
 from .registration import Registration
+from .signatures import argument_names
 
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
+FUSION_TYPES = ("epilogue", "prologue", "cross_subgraph")
 # Compilation time grows with a region, and every candidate repeats it.
 _MOST_NODES = 64
 
@@ -41,15 +46,16 @@ _MOST_NODES = 64
 @dataclasses.dataclass(frozen=True)
 class SubgraphBoundaryInfo:
     """
-    A call and the nodes that join it, in the order of the graph.
+    Calls and the nodes that join them, in the order of the graph.
 
     Args:
-        call: the registered op's node.
-        nodes: all nodes of the region, the call among them.
+        registration: of the op, or of several joined.
+        calls: nodes of registered ops whose choice depends on one size.
+        nodes: all nodes of the region, the calls among them.
     """
 
     registration: Registration
-    call: torch.fx.Node
+    calls: tuple[torch.fx.Node, ...]
     nodes: tuple[torch.fx.Node, ...]
 
 
@@ -106,62 +112,136 @@ def find_region(call: torch.fx.Node, taken: set[torch.fx.Node]) -> SubgraphBound
     Args:
         taken: nodes of other regions.
     """
+    order = {node: i for i, node in enumerate(call.graph.nodes)}
+    calls, members = _with_epilogue(call, taken)
+    if "prologue" in fusion_types():
+        _add_producers(members, calls, taken)
+    return SubgraphBoundaryInfo(
+        joined([_registration_of(c) for c in calls]),
+        tuple(calls),
+        tuple(sorted(members, key=order.__getitem__)),
+    )
+
+
+def fusion_types() -> tuple[str, ...]:
+    """
+    What joins a call, by Inductor's config.
+
+    Raises:
+        ValueError: for a name that is none of FUSION_TYPES.
+    """
+    types = tuple(config.custom_op_fusion_types)
+    if unknown := set(types) - set(FUSION_TYPES):
+        raise ValueError(
+            f"custom_op_fusion_types has {sorted(unknown)}; known are {list(FUSION_TYPES)}"
+        )
+    return types
+
+
+def _registration_of(call: torch.fx.Node) -> Registration:
     registration = _dispatched_registration(call)
     assert registration is not None
-    order = {node: i for i, node in enumerate(call.graph.nodes)}
-    members = _with_epilogue(call, taken)
-    _add_producers(members, call, taken)
-    return SubgraphBoundaryInfo(
-        registration, call, tuple(sorted(members, key=order.__getitem__))
-    )
+    return registration
+
+
+def _most_steps() -> int:
+    """How many nodes may lie in a row from a call to the end of its region."""
+    return config.max_fusion_depth if config.enable_recursive_fusion else 1
 
 
 def _with_epilogue(
     call: torch.fx.Node, taken: set[torch.fx.Node]
-) -> set[torch.fx.Node]:
-    """The call and the work on its result, as far as it is pointwise."""
-    members = {call}
+) -> tuple[list[torch.fx.Node], dict[torch.fx.Node, int]]:
+    """
+    The call and the work on its result, as far as it is pointwise or such a call again.
+
+    Returns:
+        The calls, and each member's steps from a call.
+    """
+    calls, members = [call], {call: 0}
     # Nodes outside that depend on the region: what reads them cannot be inside.
     behind: set[torch.fx.Node] = set()
     node = call.next
     while node.op != "output" and not may_write(node) and len(members) < _MOST_NODES:
         inputs = node.all_input_nodes
-        reads_members = any(i in members for i in inputs)
-        reads_behind = any(i in behind for i in inputs)
-        if reads_members or reads_behind:
-            joins = can_follow(node, call) and node not in taken and not reads_behind
-            (members if joins else behind).add(node)
+        reads = [members[i] for i in inputs if i in members]
+        steps = max(reads, default=0) + (node.target is not operator.getitem)
+        if any(i in behind for i in inputs) or (reads and node in taken):
+            behind.add(node)
+        elif reads and can_follow_as_call(node, calls):
+            calls.append(node)
+            members[node] = 0
+        elif reads and steps <= _most_steps() and can_follow(node, calls):
+            members[node] = steps
+        elif reads:
+            behind.add(node)
         node = node.next
-    return members
+    return calls, members
 
 
 def _add_producers(
-    members: set[torch.fx.Node], call: torch.fx.Node, taken: set[torch.fx.Node]
+    members: dict[torch.fx.Node, int],
+    calls: Sequence[torch.fx.Node],
+    taken: set[torch.fx.Node],
 ) -> None:
     """Adds what is computed for the region only, back to the last write before it."""
-    node = max(members, key=list(call.graph.nodes).index)
+    node = max(members, key=list(calls[0].graph.nodes).index)
     while node.op != "root" and len(members) < _MOST_NODES:
         if node not in members:
             if may_write(node):
                 break
             used_inside = bool(node.users) and all(u in members for u in node.users)
             if used_inside and is_pointwise(node) and node not in taken:
-                members.add(node)
+                steps = 1 + min(members[user] for user in node.users)
+                if steps <= _most_steps():
+                    members[node] = steps
         node = node.prev
 
 
-def can_follow(node: torch.fx.Node, call: torch.fx.Node) -> bool:
+def can_follow(node: torch.fx.Node, calls: Sequence[torch.fx.Node]) -> bool:
     """Whether a node that reads the region may be computed in each branch."""
     if node.target is operator.getitem:
-        return node.args[0] is call
-    if not is_pointwise(node):
+        return node.args[0] in calls
+    if "epilogue" not in fusion_types() or not is_pointwise(node):
         return False
     value = node.meta["val"]
     return any(
         value.device == result.device and same_shape(value, result)
-        for result in torch.utils._pytree.tree_leaves(call.meta.get("val"))
+        for result in pytree.tree_leaves([call.meta.get("val") for call in calls])
         if isinstance(result, torch.Tensor)
     )
+
+
+def can_follow_as_call(node: torch.fx.Node, calls: Sequence[torch.fx.Node]) -> bool:
+    """Whether a call that reads the region may be decided together with those in it."""
+    if "cross_subgraph" not in fusion_types():
+        return False
+    if _dispatched_registration(node) is None:
+        return False
+    return _one_size([*calls, node]) and can_join(
+        [_registration_of(call) for call in (*calls, node)]
+    )
+
+
+def _one_size(calls: Sequence[torch.fx.Node]) -> bool:
+    """Whether the calls are known to depend on one size."""
+    sizes = [_dispatch_size(call) for call in calls]
+    return None not in sizes and all(
+        statically_known_true(size == sizes[0]) for size in sizes
+    )
+
+
+def _dispatch_size(call: torch.fx.Node) -> Any:
+    """A fake size; None if the dispatch tensor is missing or has no such dimension."""
+    op, dim = call.target, _registration_of(call).dim
+    assert isinstance(op, torch._ops.OpOverload) and dim is not None
+    given = {**dict(zip(argument_names(op), call.args)), **call.kwargs}
+    node = given.get(dim.tensor_name)
+    value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+    if not isinstance(value, torch.Tensor):
+        return None
+    in_range = -value.dim() <= dim.dim_index < value.dim()
+    return value.shape[dim.dim_index] if in_range else None
 
 
 def same_shape(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -203,23 +283,24 @@ def _replace(gm: torch.fx.GraphModule, region: SubgraphBoundaryInfo, name: str) 
     body, inputs, outputs = fuse_as_graphmodule(
         gm, nodes, name, always_return_tuple=True
     )
-    call = body.graph.find_nodes(op="call_function", target=region.call.target)[0]
+    targets = {call.target for call in region.calls}
+    calls = [node for node in body.graph.nodes if node.target in targets]
     insert_subgm(gm, body, inputs, outputs, nodes[-1])
     erase_nodes(gm, nodes)
     module_call = gm.graph.find_nodes(op="call_module", target=name)[0]
     with gm.graph.inserting_before(module_call):
-        node = gm.graph.call_function(_lowering_of(region, body, call, name), inputs)
+        node = gm.graph.call_function(_lowering_of(region, body, calls, name), inputs)
     node.meta = dict(module_call.meta)
     module_call.replace_all_uses_with(node)
     gm.graph.erase_node(module_call)
     gm.delete_submodule(name)
-    log.debug("%s: joined by %s", region.call, [n.name for n in nodes])
+    log.debug("%s: joined by %s", list(region.calls), [n.name for n in nodes])
 
 
 def _lowering_of(
     region: SubgraphBoundaryInfo,
     body: torch.fx.GraphModule,
-    call: torch.fx.Node,
+    calls: Sequence[torch.fx.Node],
     name: str,
 ) -> Any:
     """A target for the region's node that Inductor calls with IR in place of tensors."""
@@ -230,7 +311,7 @@ def _lowering_of(
         if any(isinstance(x, torch.Tensor) for x in inputs):
             # Lowering torch.cond runs its branches' graphs to look for aliases.
             return list(body(*inputs))
-        return lower_region(region.registration, body, call, inputs)
+        return lower_region(region.registration, body, calls, inputs)
 
     lower.__name__ = lower.__qualname__ = name
     lower._inductor_lowering_function = True  # type: ignore[attr-defined]  # its protocol

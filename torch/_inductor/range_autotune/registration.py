@@ -50,12 +50,14 @@ class Candidate:
     Args:
         name: unique in its registration.
         impl: the callable, None for the op itself.
+        parts: where calls are decided together, the candidate of each.
     """
 
     name: str
     impl: Callable[..., Any] | None
     params: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     config_patches: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    parts: tuple[Candidate, ...] = ()
 
     def does_the_same_as(self, other: Candidate) -> bool:
         """Equal but for the name."""

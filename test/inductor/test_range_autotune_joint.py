@@ -1,0 +1,125 @@
+# Owner(s): ["module: inductor"]
+"""Tests of ``torch._inductor.range_autotune.joint``."""
+
+import math
+
+from range_autotune_testing import OpTestCase
+from torch._inductor.test_case import run_tests
+
+from torch._inductor.kernel.custom_op import CustomOpConfig, CustomOpRangeConfig
+from torch._inductor.range_autotune.joint import can_join, joined
+from torch._inductor.range_autotune.ranges import DimRange
+
+
+def named(*names):
+    impls = []
+    for name in names:
+
+        def impl(x):
+            return x.clone()
+
+        impl.__name__ = name
+        impls.append(impl)
+    return impls
+
+
+class TestJoint(OpTestCase):
+    def registered(self, names, ranges, **options):
+        op = self.define_op(f"f{next(self.numbers)}(Tensor x) -> Tensor")
+        config = CustomOpRangeConfig("x", 0, ranges, named(*names))
+        return self.register(op, [config], name="+".join(names), **options)
+
+    def setUp(self):
+        super().setUp()
+        self.numbers = iter(range(100))
+
+    def table(self, *registrations):
+        joint = joined(registrations)
+        return {
+            str(row.sizes): [joint.contest.candidates[i].name for i in row.candidates]
+            for row in joint.contest.table.rows
+        }
+
+    def test_one_stays_itself(self):
+        only = self.registered("a", [(0, 8)])
+        self.assertIs(joined([only]), only)
+
+    def test_same_for_the_same(self):
+        pair = self.registered("a", [(0, 8)]), self.registered("b", [(0, 8)])
+        self.assertIs(joined(pair), joined(pair))
+
+    def test_combinations_over_the_union_of_ranges(self):
+        table = self.table(
+            self.registered("a", [(0, 8), (8, math.inf)]),
+            self.registered("b", [(4, 16)]),
+        )
+        both = ["a + b", "a + fallback", "fallback + b"]
+        self.assertEqual(
+            table,
+            {
+                "[0, 4)": ["a + fallback"],
+                "[4, 8)": both,
+                "[8, 16)": both,
+                "[16, inf)": ["a + fallback"],
+            },
+        )
+
+    def test_gap_of_both_is_a_gap(self):
+        table = self.table(
+            self.registered("a", [(0, 4), (8, 12)]), self.registered("b", [(0, 4)])
+        )
+        self.assertEqual(list(table), ["[0, 4)", "[8, 12)"])
+
+    def test_three_in_a_row(self):
+        joint = joined([self.registered(name, [(0, 8)]) for name in "abc"])
+        self.assertEqual(len(joint.contest.candidates), 7)
+        self.assertEqual(joint.name, "a + b + c")
+        self.assertEqual(joint.contest.candidates[0].name, "a + b + c")
+
+    def test_sizes_to_measure_at(self):
+        joint = joined(
+            [
+                self.registered("a", [(0, 8)], representative_sizes=[2, 3]),
+                self.registered("b", [(0, 8)], representative_sizes=[3, 5]),
+            ]
+        )
+        self.assertEqual(joint.options.representative_sizes, (2, 3, 5))
+
+    def test_can_join(self):
+        a, b = (self.registered(name, [(0, 8)]) for name in ("a", "b"))
+        many = self.registered("cdefghij", [(0, 8)])
+        checked = self.registered("k", [(0, 8)], numerics_check="drop")
+        made = self.registered("l", [(0, 8)], input_gen_fns={"x": lambda x: x})
+        self.assertTrue(can_join([a, b]))
+        self.assertTrue(can_join([many]))
+        self.assertFalse(can_join([a, many]))
+        self.assertFalse(can_join([a, checked]))
+        self.assertFalse(can_join([made, made]))
+
+    def test_without_ranges_or_with_generated_configs(self):
+        op = self.define_op("plain(Tensor x) -> Tensor")
+        ranged = self.registered("a", [(0, 8)])
+        plain = self.register(op, [CustomOpConfig(*named("b"))])
+        self.assertFalse(can_join([ranged, plain]))
+        generated = self.register(op, config_generator=lambda fakes: [])
+        self.assertFalse(can_join([ranged, generated]))
+
+    def test_parts_with_other_configs_are_no_combination(self):
+        registrations = []
+        for name, patches in (("a", {"max_autotune": True}), ("b", {})):
+            op = self.define_op(f"{name}(Tensor x) -> Tensor")
+            impl = CustomOpConfig(*named(name), config_patches=patches)
+            configs = [CustomOpRangeConfig("x", 0, [(0, 8)], [impl])]
+            registrations.append(self.register(op, configs))
+        joint = joined(registrations)
+        self.assertEqual(
+            [(c.name, c.config_patches) for c in joint.contest.candidates],
+            [("a + fallback", {"max_autotune": True}), ("fallback + b", {})],
+        )
+        self.assertEqual(
+            [row.sizes for row in joint.contest.table.rows], [DimRange(0, 8)]
+        )
+
+
+if __name__ == "__main__":
+    run_tests()

@@ -1,0 +1,130 @@
+"""Ops in a row that are decided together: their registrations as one."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+from typing import TYPE_CHECKING
+
+from .candidates import FALLBACK
+from .ranges import DimRange
+from .registration import (
+    Candidate,
+    Contest,
+    RangeTable,
+    Registration,
+    Row,
+    TuningOptions,
+)
+
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+# Every combination is compiled and measured: four each of two ops, themselves included.
+_MOST_COMBINATIONS = 16
+_joined: dict[tuple[int, ...], tuple[Sequence[Registration], Registration]] = {}
+
+
+def can_join(registrations: Sequence[Registration]) -> bool:
+    """Whether ops can be decided together: few candidates, measured in the same way."""
+    tables = [r.contest.table for r in registrations if r.contest is not None]
+    if len(tables) < len(registrations) or None in tables:
+        return False
+    options = [_how_measured(r.options) for r in registrations]
+    if any(o != options[0] or o.input_gen_fns for o in options):
+        return False
+    return math.prod(map(len, map(_choices, registrations))) <= _MOST_COMBINATIONS
+
+
+def _how_measured(options: TuningOptions) -> TuningOptions:
+    return dataclasses.replace(options, unbounded_size=None, representative_sizes=())
+
+
+def _choices(registration: Registration) -> tuple[Candidate, ...]:
+    assert registration.contest is not None
+    return (*registration.contest.candidates, FALLBACK)
+
+
+def joined(registrations: Sequence[Registration]) -> Registration:
+    """
+    The one registration, or one whose candidates are the combinations of those of several.
+
+    Its ranges are those on which none of the several changes its competitors.
+
+    Args:
+        registrations: of ops in a row that ``can_join``; the same one for the same ops.
+    """
+    if len(registrations) == 1:
+        return registrations[0]
+    key = tuple(map(id, registrations))
+    if key not in _joined:
+        _joined[key] = (registrations, _join(registrations))
+    return _joined[key][1]
+
+
+def _join(registrations: Sequence[Registration]) -> Registration:
+    candidates = tuple(
+        _combination(parts)
+        for parts in itertools.product(*map(_choices, registrations))
+        if any(part is not FALLBACK for part in parts) and _patches_agree(parts)
+    )
+    first = registrations[0]
+    tables = [r.contest.table for r in registrations if r.contest and r.contest.table]
+    rows = []
+    for sizes in _refined([row.sizes for table in tables for row in table.rows]):
+        competing = [_competing_in(sizes, r) for r in registrations]
+        indices = tuple(
+            i
+            for i, candidate in enumerate(candidates)
+            if all(part in who for part, who in zip(candidate.parts, competing))
+        )
+        if indices:
+            rows.append(Row((sizes,), indices))
+    measured_at = {s for r in registrations for s in r.options.representative_sizes}
+    return Registration(
+        op=first.op,
+        name=" + ".join(r.name for r in registrations),
+        contest=Contest(candidates, RangeTable(tables[0].dims, tuple(rows))),
+        options=dataclasses.replace(
+            first.options, representative_sizes=tuple(sorted(measured_at))
+        ),
+    )
+
+
+def _combination(parts: Sequence[Candidate]) -> Candidate:
+    return Candidate(
+        name=" + ".join(part.name for part in parts),
+        impl=None,
+        config_patches=functools.reduce(
+            lambda a, b: {**a, **b}, (part.config_patches for part in parts)
+        ),
+        parts=tuple(parts),
+    )
+
+
+def _patches_agree(parts: Sequence[Candidate]) -> bool:
+    """All parts are compiled under one config; what is called eagerly needs none."""
+    patches = [part.config_patches for part in parts if part is not FALLBACK]
+    return all(p == patches[0] for p in patches)
+
+
+def _competing_in(sizes: DimRange, registration: Registration) -> list[Candidate]:
+    assert registration.contest is not None and registration.contest.table is not None
+    contest, table = registration.contest, registration.contest.table
+    return [FALLBACK] + [
+        contest.candidates[i]
+        for row in table.rows
+        if row.sizes.overlaps(sizes)
+        for i in row.candidates
+    ]
+
+
+def _refined(ranges: Iterable[DimRange]) -> list[DimRange]:
+    """The ranges between neighbouring bounds, as far as they are in any of ``ranges``."""
+    ranges = list(ranges)
+    bounds = sorted({bound for r in ranges for bound in (r.start, r.end)})
+    between = (DimRange(int(a), b) for a, b in itertools.pairwise(bounds))
+    return [sizes for sizes in between if any(r.overlaps(sizes) for r in ranges)]
