@@ -31,17 +31,18 @@ from torch.testing._internal.inductor_utils import GPU_TYPE, HAS_GPU
 
 import torch
 from torch._inductor import config, ir
-from torch._inductor.codegen import subgraph
 from torch._inductor.codegen.subgraph import (
     free_symbols,
-    frozen_shapes,
-    generate_module,
     inline_subgraph_to_ir_nodes,
-    recorded_guards,
     SubgraphChoiceCaller,
-    SubgraphModule,
     SubgraphTemplate,
     trace_subgraph,
+)
+from torch._inductor.range_autotune import subgraph_module
+from torch._inductor.range_autotune.guards import frozen_shapes, recorded_guards
+from torch._inductor.range_autotune.subgraph_module import (
+    generate_module,
+    SubgraphModule,
 )
 
 
@@ -599,7 +600,7 @@ class TestModule(ChoiceTestCase):
                 super().__init__(*args)
 
         with (
-            mock.patch.object(subgraph, "SubgraphModule", Spy),
+            mock.patch.object(subgraph_module, "SubgraphModule", Spy),
             config.patch(cpp_wrapper=True),
         ):
             generate_module(

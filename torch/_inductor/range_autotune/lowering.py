@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TYPE_CHECKING
 
 from torch._dynamo.utils import preserve_rng_state
@@ -13,11 +12,7 @@ from torch.utils import _pytree as pytree
 import torch
 
 from .. import config, ir
-from ..codegen.subgraph import (
-    generate_module,
-    inline_subgraph_to_ir_nodes,
-    SubgraphModule,
-)
+from ..codegen.subgraph import inline_subgraph_to_ir_nodes
 from ..virtualized import V
 from .call_site import CallSite, NotTunable
 from .candidates import (
@@ -58,6 +53,8 @@ from .numerics import find_mismatch
 from .ranges import ANY_SIZE, DimRange, fill_gaps, representative_sizes, Segment
 from .registration import Contest, make_contest, Registration
 from .report import log_header, log_winners, warn_left_out
+from .subgraph_module import generate_module, SubgraphModule
+from .threads import Loading
 
 
 if TYPE_CHECKING:
@@ -303,8 +300,7 @@ def compile_candidates(tuning: Tuning) -> None:
 
     While one is generated here, those before it are compiled in other threads.
     """
-    threads = max(config.compile_threads or 1, 1)
-    with ThreadPoolExecutor(threads, "custom_op_precompile") as pool:
+    with Loading() as loading:
         loads = {}
         for index, traced in list(tuning.traced.items()):
             if index == FALLBACK_INDEX and not _fallback_runs(tuning):
@@ -312,7 +308,7 @@ def compile_candidates(tuning: Tuning) -> None:
             module = _generate(tuning, index, traced)
             if module is not None:
                 tuning.modules[index] = module
-                loads[index] = pool.submit(module.load)
+                loads[index] = loading.submit(module.load, module.source)
     for index, load in loads.items():
         if error := load.exception():
             tuning.reject(index, f"it does not compile: {one_line(error)}")
