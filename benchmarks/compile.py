@@ -68,8 +68,8 @@ def norm_by_vector_norm(x: Tensor, weight: Tensor) -> Tensor:
 def norm_by_chunks(x: Tensor, weight: Tensor) -> Tensor:
     """As much of a row at a time as a small cache holds."""
     chunks = x.float().chunk(4, dim=-1)
-    squares = [c.square().sum(-1, keepdim=True) for c in chunks]
-    scale = torch.rsqrt(sum(squares) / x.shape[1] + 1e-6)
+    squares = torch.cat([c.square().sum(-1, keepdim=True) for c in chunks], -1)
+    scale = torch.rsqrt(squares.sum(-1, keepdim=True) / x.shape[1] + 1e-6)
     return (torch.cat([c * scale for c in chunks], -1) * weight.float()).to(x.dtype)
 
 
@@ -227,14 +227,12 @@ class Run:
     def once(self, base: str) -> Any:
         """What the worker answers, with caches that were empty before."""
         arguments = ["--worker", json.dumps(dataclasses.asdict(self.job))]
+        site = base if self.on_base else None
         with tempfile.TemporaryDirectory(prefix="compile-time-") as cache:
-            for _ in range(1 + self.again):
-                result = in_process(
-                    __file__,
-                    arguments,
-                    base if self.on_base else None,
-                    {"TORCHINDUCTOR_CACHE_DIR": cache, "PYTHONDONTWRITEBYTECODE": "1"},
-                )
+            variables = {"TORCHINDUCTOR_CACHE_DIR": cache}
+            if self.again:
+                in_process(__file__, arguments, site, variables)
+            result = in_process(__file__, arguments, site, variables)
         if result["patched"] == self.on_base:
             sys.exit(f"{'base' if self.on_base else 'patched'} wanted, found the other")
         return result
