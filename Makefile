@@ -6,10 +6,13 @@ PY := $(VENV)/bin/python
 PROGRESS := $(PYTHON) -m tools.progress
 READY := $(VENV)/ready
 FUZZ ?= 1000
+REPEATS ?= 3
+BASE_VENV := build/base-venv
+BASE_READY := $(BASE_VENV)/ready
 CODE := setup.py tools test $(wildcard torch examples benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fuzz wheel lint fix clean links
+.PHONY: help demo test fuzz bench-compile wheel lint fix clean links
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -23,6 +26,10 @@ test: links ## link our modules into .venv's torch and run all tests
 
 fuzz: links ## compare 1,000 random autotuned ops with eager (FUZZ=n for n of them)
 	@CUSTOM_OP_FUZZ_EXAMPLES=$(FUZZ) $(PY) test/inductor/test_custom_op_fuzz.py
+
+bench-compile: links $(BASE_READY) ## compile times beside the stock base (REPEATS=n runs of each, 3)
+	@$(PY) benchmarks/compile.py --repeats $(REPEATS) \
+		--base "$$($(BASE_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
 
 wheel: $(READY) ## build the patched wheel into dist/
 	@$(PY) setup.py bdist_wheel --reuse
@@ -47,4 +54,9 @@ $(READY): requirements-dev.txt
 	@$(PROGRESS) "make $(VENV)" $(PYTHON) -m venv $(VENV)
 	@$(PROGRESS) "install requirements-dev.txt" \
 		$(PY) -m pip install --quiet --progress-bar=off -r requirements-dev.txt
+	@touch $@
+
+$(BASE_READY): base.toml | $(READY)
+	@$(PROGRESS) "make $(BASE_VENV)" $(PY) -m venv $(BASE_VENV)
+	@$(PY) -m tools use base $(BASE_VENV)
 	@touch $@

@@ -15,17 +15,21 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
-import json
 import logging
-import os
-import pathlib
 import statistics
-import subprocess
-import sys
 import time
 from typing import Any, TYPE_CHECKING
 
 import torch.nn.functional as F
+from beside import (
+    answer,
+    device_name,
+    in_process,
+    norm_by_blocks,
+    norm_by_mean,
+    rms_norm,
+    write_results,
+)
 
 import torch
 from torch._inductor import config
@@ -46,7 +50,6 @@ DTYPE = torch.bfloat16 if ON_GPU else torch.float32
 ROUNDS = 31
 # The CPU gets smaller work, so that the whole run takes minutes there too.
 SCALE = 1 if ON_GPU else 8
-RESULTS = pathlib.Path(__file__).parent / "results"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,23 +76,6 @@ class Workload:
 
 def random(*shape: int) -> Tensor:
     return torch.randn(*shape, device=DEVICE, dtype=DTYPE)
-
-
-def rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    return F.rms_norm(x, (x.shape[-1],), weight, 1e-6)
-
-
-def norm_by_mean(x: Tensor, weight: Tensor) -> Tensor:
-    wide = x.float()
-    mean_square = wide.square().mean(-1, keepdim=True)
-    return (wide * torch.rsqrt(mean_square + 1e-6) * weight.float()).to(x.dtype)
-
-
-def norm_by_blocks(x: Tensor, weight: Tensor) -> Tensor:
-    wide = x.float()
-    partial = wide.square().view(x.shape[0], -1, 64).sum(-1)
-    mean_square = partial.sum(-1, keepdim=True) / x.shape[1]
-    return (wide * torch.rsqrt(mean_square + 1e-6) * weight.float()).to(x.dtype)
 
 
 def mm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -234,19 +220,6 @@ def measure() -> dict[str, dict[str, dict[int, float]]]:
     return results
 
 
-def in_process(site: str | None) -> Any:
-    """What a worker measures, on this process's torch or on that in a folder."""
-    env = dict(os.environ)
-    if site:
-        before = env.get("PYTHONPATH")
-        env["PYTHONPATH"] = os.pathsep.join([site, before] if before else [site])
-    command = [sys.executable, __file__, "--worker"]
-    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True)
-    if done.returncode:
-        sys.exit(f"the worker failed{f' on {site}' if site else ''}")
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def table(ours: Any, base: Any) -> str:
     """Markdown: a table for each workload, ratios last."""
     lines = [
@@ -284,11 +257,10 @@ def table(ours: Any, base: Any) -> str:
 def work() -> None:
     """Measures in this process; the last line printed is the result as JSON."""
     torch._logging.set_logs(inductor=logging.ERROR)
-    device = torch.cuda.get_device_name() if ON_GPU else "CPU"
     with config.patch(fx_graph_cache=False):
         times = measure()
-    print()
-    print(json.dumps({"device": device, "torch": torch.__version__, "times": times}))
+    device = device_name(DEVICE)
+    answer({"device": device, "torch": torch.__version__, "times": times})
 
 
 def main() -> None:
@@ -298,13 +270,10 @@ def main() -> None:
     options = parser.parse_args()
     if options.worker:
         return work()
-    ours = in_process(None)
-    base = in_process(options.base) if options.base else None
-    text = table(ours, base)
-    print(text)
-    RESULTS.mkdir(exist_ok=True)
-    name = ours["device"].lower().replace(" ", "-")
-    (RESULTS / f"runtime-{name}.md").write_text(text)
+    worker = ["--worker"]
+    ours = in_process(__file__, worker)
+    base = in_process(__file__, worker, options.base) if options.base else None
+    write_results("runtime", ours["device"], table(ours, base))
     return None
 
 

@@ -1,14 +1,17 @@
 """What several test files of ``torch._inductor.range_autotune`` share."""
 
+import threading
 from unittest import mock
 
 import sympy
 from torch._dynamo.source import ConstantSource
+from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.graph import GraphLowering
 from torch._inductor.lowering import user_lowerings
 from torch._inductor.test_case import TestCase
 from torch._inductor.virtualized import V
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import (
     DimDynamic,
     ShapeEnv,
@@ -20,6 +23,39 @@ import torch
 from torch._inductor import ir
 from torch._inductor.kernel.custom_op import register_custom_op_autotuning
 from torch._inductor.range_autotune.registration import Registration
+
+
+THREADS = 8
+
+
+def in_threads(call, number=THREADS):
+    """What a call returns or raises in each of many threads that start together."""
+    results = [None] * number
+    barrier = threading.Barrier(number)
+
+    def run(i):
+        barrier.wait()
+        try:
+            results[i] = call()
+        except BaseException as e:
+            results[i] = e
+
+    started = [threading.Thread(target=run, args=(i,)) for i in range(number)]
+    for thread in started:
+        thread.start()
+    for thread in started:
+        thread.join()
+    return results
+
+
+def made_fx(fn):
+    """As upstream's templates make the graph of a choice."""
+    return make_fx(fn, select_decomp_table(), tracing_mode="symbolic")
+
+
+def dense_layout(node, size=None):
+    """Contiguous, as large as a node."""
+    return ir.FixedLayout(node.get_device(), node.get_dtype(), size or node.get_size())
 
 
 class OpTestCase(TestCase):

@@ -71,7 +71,7 @@ class TestAgreement(TestCase):
                 "torch._inductor.range_autotune.compiling.generate_module"
             ) as generate,
         ):
-            generate.return_value.conditions = ()
+            generate.return_value.configure_mock(conditions=(), source="")
             code = torch._inductor.utils.run_and_get_code(
                 torch.compile(lambda x: op(x) + 1, dynamic=True), torch.ones(8, 4)
             )[1][-1]

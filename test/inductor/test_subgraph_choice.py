@@ -7,17 +7,15 @@ import threading
 from unittest import mock
 
 import sympy
-from range_autotune_testing import SymbolicTestCase
+from range_autotune_testing import dense_layout, in_threads, made_fx, SymbolicTestCase
 from torch._dynamo.utils import counters
 from torch._inductor.autotune_process import SubgraphCPUBenchmarkRequest
 from torch._inductor.debug import DebugContext
-from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.lowering import user_lowerings
 from torch._inductor.select_algorithm import autotune_select_algorithm, realize_inputs
 from torch._inductor.test_case import run_tests, TestCase
 from torch._inductor.utils import run_and_get_code
 from torch._inductor.virtualized import V
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import (
     _ShapeEnvGuardError,
     guard_or_false,
@@ -31,17 +29,18 @@ from torch.testing._internal.inductor_utils import GPU_TYPE, HAS_GPU
 
 import torch
 from torch._inductor import config, ir
-from torch._inductor.codegen import subgraph
 from torch._inductor.codegen.subgraph import (
     free_symbols,
-    frozen_shapes,
-    generate_module,
     inline_subgraph_to_ir_nodes,
-    recorded_guards,
     SubgraphChoiceCaller,
-    SubgraphModule,
     SubgraphTemplate,
     trace_subgraph,
+)
+from torch._inductor.range_autotune import subgraph_module
+from torch._inductor.range_autotune.guards import frozen_shapes, recorded_guards
+from torch._inductor.range_autotune.subgraph_module import (
+    generate_module,
+    SubgraphModule,
 )
 
 
@@ -56,15 +55,6 @@ def affine(x, y):
 
 def affine_by_sum(x, y):
     return x + y + x
-
-
-def made_fx(fn):
-    """As upstream's templates make the graph of a choice."""
-    return make_fx(fn, select_decomp_table(), tracing_mode="symbolic")
-
-
-def dense_layout(node, size=None):
-    return ir.FixedLayout(node.get_device(), node.get_dtype(), size or node.get_size())
 
 
 class TestTemplate(TestCase):
@@ -519,9 +509,6 @@ class TestRecordedGuards(ChoiceTestCase):
         self.assertEqual(len(self.shape_env.guards), 1)
 
 
-THREADS = 8
-
-
 class TestModule(ChoiceTestCase):
     def setUp(self):
         super().setUp()
@@ -531,25 +518,6 @@ class TestModule(ChoiceTestCase):
         gm = self.trace(fn, self.x, self.y)
         ir.gm_original_output_strides(gm)
         return generate_module(gm, self.fakes(self.x, self.y), [self.s0], "my op/1", {})
-
-    def load_in_threads(self, module):
-        """What load() returns or raises in each of many threads that start together."""
-        results = [None] * THREADS
-        barrier = threading.Barrier(THREADS)
-
-        def load(i):
-            barrier.wait()
-            try:
-                results[i] = module.load()
-            except BaseException as e:
-                results[i] = e
-
-        threads = [threading.Thread(target=load, args=(i,)) for i in range(THREADS)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return results
 
     def test_one_module_serves_all_sizes(self):
         module = self.module().load()
@@ -563,14 +531,14 @@ class TestModule(ChoiceTestCase):
 
     def test_loads_once_in_many_threads(self):
         module = self.module()
-        loaded = self.load_in_threads(module)
+        loaded = in_threads(module.load)
         self.assertEqual(counters["inductor"]["subgraph_module_loads"], 1)
         self.assertTrue(callable(loaded[0].call))
         self.assertEqual({id(m) for m in loaded}, {id(module.load())})
 
     def test_an_error_is_raised_for_every_caller(self):
         module = SubgraphModule(V.graph, "raise RuntimeError('no compiler')", ())
-        errors = self.load_in_threads(module)
+        errors = in_threads(module.load)
         self.assertEqual({type(e) for e in errors}, {RuntimeError})
         with self.assertRaisesRegex(RuntimeError, "no compiler"):
             module.load()
@@ -585,7 +553,7 @@ class TestModule(ChoiceTestCase):
             seen.append(config.realize_reads_threshold)
 
         with mock.patch.object(module, "_load", load):
-            self.load_in_threads(module)
+            in_threads(module.load)
         self.assertEqual(seen, [7])
 
     def test_generates_under_its_config(self):
@@ -599,7 +567,7 @@ class TestModule(ChoiceTestCase):
                 super().__init__(*args)
 
         with (
-            mock.patch.object(subgraph, "SubgraphModule", Spy),
+            mock.patch.object(subgraph_module, "SubgraphModule", Spy),
             config.patch(cpp_wrapper=True),
         ):
             generate_module(

@@ -5,7 +5,6 @@ benchmarking, and inlined where it wins.
 
 from __future__ import annotations
 
-import contextvars
 import itertools
 import logging
 import re
@@ -28,23 +27,28 @@ from torch.fx.experimental.symbolic_shapes import _ShapeEnvGuardError
 
 import torch
 from torch._inductor import ir
-from torch._inductor.range_autotune.guards import (
-    frozen_shapes,
-    recorded_guards,
-    replaced,
+from torch._inductor.range_autotune.guards import frozen_shapes, replaced
+from torch._inductor.range_autotune.subgraph_module import generate_module
+from torch._inductor.range_autotune.threads import (
+    as_from_here,
+    loads_in_any_thread,
+    Once,
+    PYTHON_BUILDS_AST_IN_ONE_THREAD,
 )
 
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from torch._inductor.graph import GraphLowering
+    from torch._inductor.range_autotune.subgraph_module import SubgraphModule
 
     BenchmarkRequest = SubgraphGPUBenchmarkRequest | SubgraphCPUBenchmarkRequest
     InputGenFns = dict[int, Callable[[Any], torch.Tensor]]
 
 log = logging.getLogger(__name__)
-output_code_log = torch._logging.getArtifactLogger(__name__, "output_code")
+
+# Generating collects the guards of a whole shape environment.
+_one_generates = threading.RLock()
 
 # How a SubgraphBuffer lowers its graph; a benchmark of it must do the same.
 _LOWERING_OF_SUBGRAPH_BUFFER: dict[str, Any] = {
@@ -157,109 +161,14 @@ def free_symbols(nodes: Sequence[Any]) -> list[sympy.Symbol]:
     return sorted(found, key=lambda symbol: symbol.name)
 
 
-class SubgraphModule:
-    """
-    A graph as a Python module of its own, generated and then loaded once.
-
-    Loading submits the module's kernels to the compile workers and waits for them. Any
-    thread may do it; it needs none of the handlers of the graph being compiled.
-
-    The module's ``call`` takes one list: the values of the graph's symbols, then one
-    argument for each placeholder; it empties the list.
-
-    Args:
-        graph: lowered, with its code generated.
-        source: the generated code.
-        conditions: on symbols, under which the code is valid.
-    """
-
-    def __init__(
-        self, graph: GraphLowering, source: str, conditions: Sequence[sympy.Basic]
-    ) -> None:
-        self.conditions = tuple(conditions)
-        self._graph: GraphLowering | None = graph
-        self._source = source
-        # Inductor's config overrides are context variables.
-        self._context = contextvars.copy_context()
-        self._lock = threading.Lock()
-        self._module: Any = None
-        self._error: BaseException | None = None
-
-    def load(self) -> Any:
-        """
-        The module; later callers wait for the first.
-
-        Raises:
-            What compiling raised, for every caller.
-        """
-        with self._lock:
-            if self._graph is not None:
-                try:
-                    self._module = self._context.run(self._load, self._graph)
-                except BaseException as e:
-                    self._error = e
-                finally:
-                    self._graph = None
-        if self._error is not None:
-            raise self._error
-        return self._module
-
-    def _load(self, graph: GraphLowering) -> Any:
-        from torch._inductor.codecache import PyCodeCache
-
-        counters["inductor"]["subgraph_module_loads"] += 1
-        constants = {**graph.constants, **graph.torchbind_constants}
-        with V.set_graph_handler(graph):
-            key, path = PyCodeCache.write(self._source)
-            return PyCodeCache.load_by_key_path(key, path, attrs=constants)
-
-
-def generate_module(
-    gm: torch.fx.GraphModule,
-    fake_inputs: Sequence[Any],
-    symbols: Sequence[sympy.Symbol],
-    name: str,
-    config_patches: Mapping[str, Any],
-) -> SubgraphModule:
-    """
-    Lowers a graph by itself and generates its code, to be benchmarked.
-
-    Needs the handlers of the graph being compiled; adds no guard to it.
-
-    Args:
-        fake_inputs: one for each placeholder; symbolic if ``symbols`` is not empty.
-        symbols: all in the inputs' sizes; their values are the module's first arguments.
-        config_patches: Inductor config to lower, generate and load under.
-    """
-    from torch._inductor.graph import GraphLowering
-
-    counters["inductor"]["subgraph_modules_generated"] += 1
-    graph = GraphLowering(
-        gm=gm,
-        example_inputs=fake_inputs,
-        shape_env=V.graph._shape_env,
-        is_inference=V.graph.is_inference,
-        is_backward=V.graph.is_backward,
-        name="benchmark_" + re.sub(r"\W", "_", name),
-    )
-    for symbol in symbols:
-        graph.graph_inputs[symbol.name] = symbol
-        graph.graph_input_names.append(symbol.name)
-    patches = {"cpp_wrapper": False, **config_patches}
-    with (
-        V.set_graph_handler(graph),
-        config.patch(patches),
-        recorded_guards() as conditions,
-    ):
-        graph.run(*fake_inputs)
-        code, _ = graph.codegen()
-        output_code_log.debug("Benchmark code of %s:\n%s", name, code.value)
-        return SubgraphModule(graph, code.value, conditions)
-
-
 class SubgraphChoiceCaller(ir.ChoiceCaller):
     """
     A graph as a choice of ``select_algorithm``, compiled to a module to be benchmarked.
+
+    Compiling has two steps, each taken once: code is generated, with V's handlers and the
+    config overrides that the choice was made under; and loaded, which compiles kernels.
+    ``generate`` and ``precompile`` take them ahead of ``benchmark``, which takes those
+    that are left. An error in either is kept, and raised by ``benchmark``.
 
     Args:
         input_nodes: IR tensors; their layouts are frozen here. Sizes may be symbolic,
@@ -298,13 +207,12 @@ class SubgraphChoiceCaller(ir.ChoiceCaller):
         self.decomposition: Callable[..., Any] | None = None
         self.decomposition_kwargs: dict[str, Any] = {}
         self.config_patches: dict[str, Any] = {}
-        self._compiled_module: Any = None
+        self._generated: Once[SubgraphModule] = Once(as_from_here(self._generate))
         self._bmreq: BenchmarkRequest | None = None
         if config.pipeline_max_autotune_gemm:
             # The benchmark then runs in another process, and compiling needs V here.
             with V.fake_mode:
-                self._ensure_compiled()
-                self._bmreq = self._create_benchmark_request()
+                self._bmreq = self._create_benchmark_request(self._module())
 
     def _symbol_values(self, generated: Collection[int]) -> list[int]:
         """
@@ -335,21 +243,51 @@ class SubgraphChoiceCaller(ir.ChoiceCaller):
     def __str__(self) -> str:
         return f"SubgraphCaller({self.name})"
 
-    def _ensure_compiled(self) -> None:
-        if self._compiled_module is not None:
-            return
+    def generate(self) -> None:
+        """
+        Generates the code, for ``precompile`` to load.
+
+        To be called by the thread that lowers: it uses the shape environment.
+        """
+        try:
+            self._generated.get()
+        except Exception as e:
+            log.debug("No code for %s", self.name, exc_info=e)
+
+    def loads_in_any_thread(self) -> bool:
+        """Whether ``precompile`` may run beside other threads, see there; generates."""
+        try:
+            return loads_in_any_thread(self._generated.get().source)
+        except Exception:  # precompile takes the choice out
+            return True
+
+    def precompile(self) -> None:
+        """
+        Compiles the choice, in any thread; one that comes later waits.
+
+        A choice that does not compile is marked as failed. Where ``generate`` was not
+        called before, this does as much, and the lowering thread must wait meanwhile.
+        """
+        from ..range_autotune.candidates import one_line
+
+        try:
+            self._module()
+        except Exception as e:
+            log.warning("%s is left out, it does not compile: %s", self, one_line(e))
+            self.mark_failed()
+
+    def _generate(self) -> SubgraphModule:
         assert self.gm is not None
         # Without symbols the sizes are those of the benchmark inputs.
         inputs = self.example_inputs if self.sym_inputs else self.benchmark_inputs
-        self._compiled_module = generate_module(
-            self.gm,
-            inputs,
-            self.sym_inputs,
-            self.name,
-            {**_LOWERING_OF_SUBGRAPH_BUFFER, **self.config_patches},
-        ).load()
+        patches = {**_LOWERING_OF_SUBGRAPH_BUFFER, **self.config_patches}
+        with _one_generates:
+            return generate_module(self.gm, inputs, self.sym_inputs, self.name, patches)
 
-    def _create_benchmark_request(self) -> BenchmarkRequest:
+    def _module(self) -> Any:
+        return self._generated.get().load()
+
+    def _create_benchmark_request(self, module: Any) -> BenchmarkRequest:
         on_cpu = self.layout.device.type == "cpu"
         request = SubgraphCPUBenchmarkRequest if on_cpu else SubgraphGPUBenchmarkRequest
         return request(
@@ -357,8 +295,8 @@ class SubgraphChoiceCaller(ir.ChoiceCaller):
             input_tensor_meta=TensorMeta.from_irnodes(self.input_nodes),
             output_tensor_meta=TensorMeta.from_irnodes(self.layout),
             extra_args=(),
-            module_path=self._compiled_module.__file__,
-            module_cache_key=self._compiled_module.key,
+            module_path=module.__file__,
+            module_cache_key=module.key,
             sym_input_values=self.sym_input_values,
         )
 
@@ -373,16 +311,19 @@ class SubgraphChoiceCaller(ir.ChoiceCaller):
 
     def benchmark(self, *args: Any, out: torch.Tensor) -> float:
         """
-        The time of one call in ms; compiles on the first.
+        The time of one call in ms; compiles where ``precompile`` did not.
 
         Args:
             args: concrete tensors, one for each input node.
             out: not written; the compiled graph allocates its output.
+
+        Raises:
+            What compiling raised, each time.
         """
-        self._ensure_compiled()
+        module = self._module()
 
         def call() -> Any:
-            return self._compiled_module.call([*self.sym_input_values, *args])
+            return module.call([*self.sym_input_values, *args])
 
         if self._benchmark_with_cudagraphs:
             return benchmarker.benchmark_gpu_with_cuda_graph(call)
@@ -392,14 +333,24 @@ class SubgraphChoiceCaller(ir.ChoiceCaller):
 
     def benchmark_collective(self, *args: Any, out: torch.Tensor) -> None:
         """Runs once; the caller keeps the ranks in step and takes the time."""
-        self._ensure_compiled()
-        self._compiled_module.call([*self.sym_input_values, *args])
+        self._module().call([*self.sym_input_values, *args])
 
     def hash_key(self) -> str:
-        """Same graph at the same layouts; the running number in the name is left out."""
+        """
+        Same graph at the same layouts under the same config, whatever the running number.
+
+        It is a key of timings on disk, and of what one precompilation serves.
+        """
         assert self.gm is not None
         layouts = [(n.get_size(), n.get_stride()) for n in self.input_nodes]
-        return "-".join((self.name.rsplit("_", 1)[0], str(layouts), str(self.gm.graph)))
+        graphs = [
+            module.graph
+            for module in self.gm.modules()
+            if isinstance(module, torch.fx.GraphModule)
+        ]
+        patches = sorted(self.config_patches.items())
+        name = re.sub(r"_\d+$", "", self.name)
+        return "-".join((name, str(layouts), *map(str, graphs), str(patches)))
 
     def output_node(self) -> ir.TensorBox:
         """The choice as a buffer with a subgraph of its own."""
@@ -422,6 +373,24 @@ class SubgraphChoiceCaller(ir.ChoiceCaller):
     def autoheuristic_id(self) -> str:
         """A name for AutoHeuristic."""
         return f"subgraph_{self.name}"
+
+
+def precompilable(choices: Sequence[ir.ChoiceCaller]) -> set[ir.ChoiceCaller]:
+    """
+    The choices of one selection whose ``precompile`` may be called in threads.
+
+    To be called by the thread that lowers; generates the code of subgraph choices.
+    """
+    offered: set[ir.ChoiceCaller] = set()
+    for choice in choices:
+        if isinstance(choice, SubgraphChoiceCaller):
+            choice.generate()
+            may = choice.loads_in_any_thread()
+        else:
+            may = not PYTHON_BUILDS_AST_IN_ONE_THREAD and hasattr(choice, "precompile")
+        if may:
+            offered.add(choice)
+    return offered
 
 
 def _check_backed(node: ir.Buffer) -> None:

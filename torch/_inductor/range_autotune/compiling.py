@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import Any, TYPE_CHECKING
 
 from torch.fx import GraphModule
 
-from .. import config
-from ..codegen.subgraph import generate_module, SubgraphModule
 from ..virtualized import V
 from .candidates import FALLBACK_INDEX, one_line, TracedCandidate
 from .inputs import is_about_index_width
+from .subgraph_module import generate_module, SubgraphModule
+from .threads import autotune_threads, Loading
 
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from .tuning import Tuning
 
 
@@ -72,21 +73,13 @@ def wait(tuning: Tuning) -> None:
     tuning.loads.clear()
 
 
-def _load(module: SubgraphModule) -> Future[object]:
-    threads = max(config.compile_threads or 1, 1)
-    if threads > 1:
-        return _pool(threads).submit(module.load)
-    done: Future[object] = Future()
-    try:
-        done.set_result(module.load())
-    except Exception as e:
-        done.set_exception(e)
-    return done
+def _load(module: SubgraphModule) -> Future[Any]:
+    return _loading(autotune_threads()).submit(module.load, module.source)
 
 
 @functools.cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, "custom_op_precompile")
+def _loading(threads: int) -> Loading:
+    return Loading(threads)
 
 
 def _generate(

@@ -18,7 +18,7 @@ from .ranges import DimRange, representative_sizes
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ..codegen.subgraph import SubgraphModule
+    from .subgraph_module import SubgraphModule
     from .tuning import Round, Tuning
 
     Runners = dict[int, Callable[[], Any]]

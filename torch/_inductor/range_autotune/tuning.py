@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
     import sympy
 
-    from ..codegen.subgraph import SubgraphModule
     from .measure import RangeTimes
     from .ranges import Segment
+    from .subgraph_module import SubgraphModule
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 

@@ -1,0 +1,113 @@
+"""A graph by itself as a Python module: generated where it is lowered, loaded anywhere."""
+
+from __future__ import annotations
+
+import contextvars
+import re
+from typing import Any, TYPE_CHECKING
+
+from torch._dynamo.utils import counters
+
+import torch
+
+from .. import config
+from ..virtualized import V
+from .guards import recorded_guards
+from .threads import Once
+
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import sympy
+
+    from ..graph import GraphLowering
+
+output_code_log = torch._logging.getArtifactLogger(__name__, "output_code")
+
+
+class SubgraphModule:
+    """
+    A graph as a Python module of its own, generated and then loaded once.
+
+    Loading submits the module's kernels to the compile workers and waits for them. Any
+    thread may do it; it needs none of the handlers of the graph being compiled.
+
+    The module's ``call`` takes one list: the values of the graph's symbols, then one
+    argument for each placeholder; it empties the list.
+
+    Args:
+        graph: lowered, with its code generated.
+        source: the generated code.
+        conditions: on symbols, under which the code is valid.
+    """
+
+    def __init__(
+        self, graph: GraphLowering, source: str, conditions: Sequence[sympy.Basic]
+    ) -> None:
+        self.conditions = tuple(conditions)
+        self.source = source
+        # Inductor's config overrides are context variables.
+        context = contextvars.copy_context()
+        self._loaded: Once[Any] = Once(lambda: context.run(self._load, graph))
+
+    def load(self) -> Any:
+        """
+        The module; later callers wait for the first.
+
+        Raises:
+            What compiling raised, for every caller.
+        """
+        return self._loaded.get()
+
+    def _load(self, graph: GraphLowering) -> Any:
+        from ..codecache import PyCodeCache
+
+        counters["inductor"]["subgraph_module_loads"] += 1
+        constants = {**graph.constants, **graph.torchbind_constants}
+        with V.set_graph_handler(graph):
+            key, path = PyCodeCache.write(self.source)
+            return PyCodeCache.load_by_key_path(key, path, attrs=constants)
+
+
+def generate_module(
+    gm: torch.fx.GraphModule,
+    fake_inputs: Sequence[Any],
+    symbols: Sequence[sympy.Symbol],
+    name: str,
+    config_patches: Mapping[str, Any],
+) -> SubgraphModule:
+    """
+    Lowers a graph by itself and generates its code, to be benchmarked.
+
+    Needs the handlers of the graph being compiled; adds no guard to it.
+
+    Args:
+        fake_inputs: one for each placeholder; symbolic if ``symbols`` is not empty.
+        symbols: all in the inputs' sizes; their values are the module's first arguments.
+        config_patches: Inductor config to lower, generate and load under.
+    """
+    from ..graph import GraphLowering
+
+    counters["inductor"]["subgraph_modules_generated"] += 1
+    graph = GraphLowering(
+        gm=gm,
+        example_inputs=fake_inputs,
+        shape_env=V.graph._shape_env,
+        is_inference=V.graph.is_inference,
+        is_backward=V.graph.is_backward,
+        name="benchmark_" + re.sub(r"\W", "_", name),
+    )
+    for symbol in symbols:
+        graph.graph_inputs[symbol.name] = symbol
+        graph.graph_input_names.append(symbol.name)
+    patches = {"cpp_wrapper": False, **config_patches}
+    with (
+        V.set_graph_handler(graph),
+        config.patch(patches),
+        recorded_guards() as conditions,
+    ):
+        graph.run(*fake_inputs)
+        code, _ = graph.codegen()
+        output_code_log.debug("Benchmark code of %s:\n%s", name, code.value)
+        return SubgraphModule(graph, code.value, conditions)
