@@ -9,10 +9,11 @@ FUZZ ?= 1000
 REPEATS ?= 3
 BASE_VENV := build/base-venv
 BASE_READY := $(BASE_VENV)/ready
+BASE_SITE = $(BASE_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 CODE := setup.py tools test $(wildcard torch examples benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fuzz bench-compile wheel lint fix clean links
+.PHONY: help demo test fuzz bench-compile bench-runtime wheel lint fix clean links
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -28,8 +29,10 @@ fuzz: links ## compare 1,000 random autotuned ops with eager (FUZZ=n for n of th
 	@CUSTOM_OP_FUZZ_EXAMPLES=$(FUZZ) $(PY) test/inductor/test_custom_op_fuzz.py
 
 bench-compile: links $(BASE_READY) ## compile times beside the stock base (REPEATS=n runs of each, 3)
-	@$(PY) benchmarks/compile.py --repeats $(REPEATS) \
-		--base "$$($(BASE_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
+	@$(PY) benchmarks/compile.py --repeats $(REPEATS) --base "$$($(BASE_SITE))"
+
+bench-runtime: links $(BASE_READY) ## run times beside the stock base
+	@$(PY) benchmarks/runtime.py --base "$$($(BASE_SITE))"
 
 wheel: $(READY) ## build the patched wheel into dist/
 	@$(PY) setup.py bdist_wheel --reuse

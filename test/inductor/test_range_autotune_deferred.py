@@ -174,6 +174,19 @@ class TestDeferral(DeferredTestCase):
         )
         self.assertEqual(code.count("async_compile.cpp_pybinding("), 1, msg=code)
 
+    def test_winner_with_buffers_of_its_own(self):
+        def through_sums(x, w):
+            parts = (x.unsqueeze(-1) * w).view(x.shape[0], 2, -1, w.shape[1]).sum(-2)
+            total = parts.sum(1)
+            return total - (total - total.mean(0)).square().sum(0) * parts.amax(1)
+
+        op = linear_op(through_sums)
+        with winner(lambda size: 0):
+            compiled = torch.compile(lambda x, w: op(x, w).cos())
+            result = compiled(self.x, self.w)
+        expected = through_sums(self.x, self.w).cos()
+        self.assertEqual(result, expected, atol=1e-3, rtol=1e-3)
+
     def test_config_of_its_time(self):
         op = linear_op(through_mm)
         seen = []

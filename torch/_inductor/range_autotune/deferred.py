@@ -91,6 +91,8 @@ class _Waiting:
         with lowered_as_not_registered(call.op for call in self.tuning.site.calls):
             results = self._context.run(self._resolve)
             owned = _own_buffers(results, self.stand_ins, graph.buffers[buffers:])
+        for buffer in graph.buffers[buffers:]:
+            buffer.decide_layout()  # as at the end of lowering, which is over
         names = [stand_in.get_name() for stand_in in self.stand_ins]
         new_operations, new_buffers = (
             graph.operations[operations:],

@@ -1,0 +1,267 @@
+"""Workloads of the runtime benchmark: ops with real implementations, between neighbours."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import torch.nn.functional as F
+from beside import norm_by_blocks, norm_by_mean, rms_norm
+
+import torch
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+ON_GPU = torch.cuda.is_available()
+DEVICE = "cuda" if ON_GPU else "cpu"
+DTYPE = torch.bfloat16 if ON_GPU else torch.float32
+# The CPU gets smaller work, so that the whole run takes minutes there too.
+SCALE = 1 if ON_GPU else 8
+COLUMNS = 4096 // SCALE
+INNER = 7168 // SCALE
+HIDDEN = 1024 // SCALE
+BLOCK = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Op:
+    """
+    Args:
+        fn: the op's body; the rest take the same arguments.
+        split_points: of the dispatch on the first dimension of the first argument.
+        largest: the typical size in the last range.
+    """
+
+    fn: Callable[..., Tensor]
+    fake: Callable[..., Tensor]
+    implementations: dict[str, Callable[..., Tensor]]
+    split_points: list[int]
+    largest: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+    """
+    Ops and their neighbours.
+
+    Args:
+        inputs: for a size; all that have the size as first of two dimensions are dynamic.
+        around: calls what is in the ops' place, and the neighbours.
+        max_autotune: whether plain code competes with Inductor's own tuning, too.
+    """
+
+    name: str
+    ops: tuple[Op, ...]
+    sizes: tuple[int, ...]
+    inputs: Callable[[int], tuple[Tensor, ...]]
+    around: Callable[..., Tensor]
+    max_autotune: bool = False
+
+
+def random(*shape: int) -> Tensor:
+    return torch.randn(*shape, device=DEVICE, dtype=DTYPE)
+
+
+def like_first(x: Tensor, *_: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+def mm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return a @ b
+
+
+def mm_direct(a: Tensor, b: Tensor) -> Tensor:
+    return a @ b
+
+
+def split_k(splits: int) -> Callable[[Tensor, Tensor], Tensor]:
+    def mm_split_k(a: Tensor, b: Tensor) -> Tensor:
+        m, k = a.shape
+        parts = a.view(m, splits, k // splits).transpose(0, 1)
+        others = b.view(splits, k // splits, -1)
+        if ON_GPU:
+            products = torch.bmm(parts, others, out_dtype=torch.float32)
+        else:
+            products = torch.bmm(parts, others)
+        return products.sum(0).to(a.dtype)
+
+    mm_split_k.__name__ = f"mm_split_k_{splits}"
+    return mm_split_k
+
+
+def softmax(x: torch.Tensor) -> torch.Tensor:
+    return F.softmax(x, -1)
+
+
+def softmax_direct(x: Tensor) -> Tensor:
+    return F.softmax(x, -1)
+
+
+def softmax_by_blocks(x: Tensor) -> Tensor:
+    blocks = x.float().view(x.shape[0], -1, BLOCK)
+    largest = blocks.amax(-1).amax(-1, keepdim=True)
+    shifted = (blocks - largest.unsqueeze(-1)).exp()
+    total = shifted.sum(-1).sum(-1, keepdim=True)
+    return (shifted / total.unsqueeze(-1)).view_as(x).to(x.dtype)
+
+
+def layer_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return F.layer_norm(x, (x.shape[-1],), weight)
+
+
+def layer_norm_direct(x: Tensor, weight: Tensor) -> Tensor:
+    return F.layer_norm(x, (x.shape[-1],), weight)
+
+
+def layer_norm_by_moments(x: Tensor, weight: Tensor) -> Tensor:
+    wide = x.float()
+    mean = wide.mean(-1, keepdim=True)
+    variance = wide.square().mean(-1, keepdim=True) - mean.square()
+    scaled = (wide - mean) * torch.rsqrt(variance + 1e-5)
+    return (scaled * weight.float()).to(x.dtype)
+
+
+def swiglu(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    gate, value = (x @ weight).chunk(2, -1)
+    return F.silu(gate) * value
+
+
+def swiglu_one_product(x: Tensor, weight: Tensor) -> Tensor:
+    gate, value = (x @ weight).chunk(2, -1)
+    return F.silu(gate) * value
+
+
+def swiglu_two_products(x: Tensor, weight: Tensor) -> Tensor:
+    half = weight.shape[1] // 2
+    return F.silu(x @ weight[:, :half]) * (x @ weight[:, half:])
+
+
+def scan(x: torch.Tensor) -> torch.Tensor:
+    return x.cumsum(-1)
+
+
+def scan_direct(x: Tensor) -> Tensor:
+    return x.cumsum(-1)
+
+
+def scan_by_chunks(x: Tensor) -> Tensor:
+    chunks = x.view(x.shape[0], -1, BLOCK)
+    inside = chunks.cumsum(-1)
+    before = inside[..., -1].cumsum(-1) - inside[..., -1]
+    return (inside + before.unsqueeze(-1)).view_as(x)
+
+
+def scan_by_products(x: Tensor) -> Tensor:
+    chunks = x.view(x.shape[0], -1, BLOCK)
+    ones = torch.ones(BLOCK, BLOCK, dtype=x.dtype, device=x.device).triu()
+    inside = chunks @ ones
+    before = inside[..., -1].cumsum(-1) - inside[..., -1]
+    return (inside + before.unsqueeze(-1)).view_as(x)
+
+
+RMS_NORM = Op(
+    rms_norm,
+    like_first,
+    {"mean": norm_by_mean, "blocks": norm_by_blocks},
+    [512],
+    8192,
+)
+LAYER_NORM = Op(
+    layer_norm,
+    like_first,
+    {"direct": layer_norm_direct, "moments": layer_norm_by_moments},
+    [512],
+    8192,
+)
+GEMM = Op(
+    mm,
+    lambda a, b: a.new_empty(a.shape[0], b.shape[1]),
+    {"direct": mm_direct} | {f"split {n}": split_k(n) for n in (4, 8, 16, 32)},
+    [16, 128, 1024],
+    4096,
+)
+SOFTMAX = Op(
+    softmax,
+    like_first,
+    {"direct": softmax_direct, "blocks": softmax_by_blocks},
+    [512],
+    8192,
+)
+SWIGLU = Op(
+    swiglu,
+    lambda x, weight: x.new_empty(x.shape[0], weight.shape[1] // 2),
+    {"one product": swiglu_one_product, "two products": swiglu_two_products},
+    [64, 1024],
+    4096,
+)
+SCAN = Op(
+    scan,
+    like_first,
+    {
+        "direct": scan_direct,
+        "chunks": scan_by_chunks,
+        "products": scan_by_products,
+    },
+    [64, 1024],
+    4096,
+)
+ROWS = (32, 128, 300, 512, 2048, 5000, 8192)
+
+WORKLOADS = (
+    Workload(
+        name=f"RMSNorm ({COLUMNS} columns), then silu(gate) * y + 1",
+        ops=(RMS_NORM,),
+        sizes=(*ROWS, 32768) if ON_GPU else ROWS,
+        inputs=lambda n: (random(n, COLUMNS), random(n, COLUMNS), random(COLUMNS)),
+        around=lambda fn, x, gate, weight: F.silu(gate) * fn(x, weight) + 1,
+    ),
+    Workload(
+        name=f"split-K GEMM ([M, {INNER}] @ [{INNER}, 256]), then relu(y + bias) * 2",
+        ops=(GEMM,),
+        sizes=(4, 16, 17, 40, 64, 128, 129, 200, 512, 1024, 2048, 4096, 8192),
+        inputs=lambda n: (random(n, INNER), random(INNER, 256), random(256)),
+        around=lambda fn, a, b, bias: torch.relu(fn(a, b) + bias) * 2,
+        max_autotune=ON_GPU,
+    ),
+    Workload(
+        name=f"softmax ({COLUMNS} columns) of x * 0.125, then y * gate",
+        ops=(SOFTMAX,),
+        sizes=ROWS,
+        inputs=lambda n: (random(n, COLUMNS), random(n, COLUMNS)),
+        around=lambda fn, x, gate: fn(x * 0.125) * gate,
+    ),
+    Workload(
+        name=f"LayerNorm ({COLUMNS} columns), then gelu(y) + x",
+        ops=(LAYER_NORM,),
+        sizes=ROWS,
+        inputs=lambda n: (random(n, COLUMNS), random(COLUMNS)),
+        around=lambda fn, x, weight: F.gelu(fn(x, weight)) + x,
+    ),
+    Workload(
+        name=f"SwiGLU ([M, {HIDDEN}] @ [{HIDDEN}, {2 * HIDDEN}]), then y * 2 + x",
+        ops=(SWIGLU,),
+        sizes=(4, 40, 64, 200, 1024, 2500, 4096),
+        inputs=lambda n: (random(n, HIDDEN), random(HIDDEN, 2 * HIDDEN)),
+        around=lambda fn, x, weight: fn(x, weight) * 2 + x,
+    ),
+    Workload(
+        name=f"chunked scan ({COLUMNS} columns), then y * gate",
+        ops=(SCAN,),
+        sizes=(4, 40, 64, 200, 1024, 2500, 4096),
+        inputs=lambda n: (random(n, COLUMNS).float(), random(n, COLUMNS)),
+        around=lambda fn, x, gate: fn(x) * gate,
+    ),
+    Workload(
+        name=f"LayerNorm(RMSNorm(x) * gate) + x ({COLUMNS} columns)",
+        ops=(RMS_NORM, LAYER_NORM),
+        sizes=ROWS,
+        inputs=lambda n: (random(n, COLUMNS), random(n, COLUMNS), random(COLUMNS)),
+        around=lambda first, second, x, gate, weight: (
+            second(first(x, weight) * gate, weight) + x
+        ),
+    ),
+)
