@@ -5,6 +5,7 @@ benchmarking, and inlined where it wins.
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import itertools
 import logging
@@ -37,6 +38,7 @@ from torch._inductor.range_autotune.guards import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from torch._inductor.graph import GraphLowering
 
@@ -161,12 +163,16 @@ class SubgraphModule:
         graph: lowered, with its code generated.
         source: the generated code.
         conditions: on symbols, under which the code is valid.
+
+    Attributes:
+        constants: what the code refers to by name, as attributes of the module.
     """
 
     def __init__(
         self, graph: GraphLowering, source: str, conditions: Sequence[sympy.Basic]
     ) -> None:
         self.conditions = tuple(conditions)
+        self.constants = {**graph.constants, **graph.torchbind_constants}
         self._graph: GraphLowering | None = graph
         self._source = source
         # Inductor's config overrides are context variables.
@@ -194,14 +200,28 @@ class SubgraphModule:
             raise self._error
         return self._module
 
+    def run_in_context(self, call: Callable[[], Any]) -> Any:
+        """What ``call`` returns under the config that the code was generated under."""
+        return self._context.copy().run(call)
+
     def _load(self, graph: GraphLowering) -> Any:
         from torch._inductor.codecache import PyCodeCache
 
         counters["inductor"]["subgraph_module_loads"] += 1
-        constants = {**graph.constants, **graph.torchbind_constants}
-        with V.set_graph_handler(graph):
+        with V.set_graph_handler(graph), _compilers_of_this_thread(graph):
             key, path = PyCodeCache.write(self._source)
-            return PyCodeCache.load_by_key_path(key, path, attrs=constants)
+            return PyCodeCache.load_by_key_path(key, path, attrs=self.constants)
+
+
+def _compilers_of_this_thread(graph: GraphLowering) -> AbstractContextManager[Any]:
+    """
+    Keeps C++ code away from Inductor's pool of threads for it.
+
+    Modules are loaded several at a time as it is; and a compiler that hangs would block
+    the pool for all that comes after, and then the exit of the process, which joins it.
+    """
+    on_cpu = graph.device_types <= {"cpu"}
+    return config.patch(compile_threads=1) if on_cpu else contextlib.nullcontext()
 
 
 def generate_module(

@@ -19,6 +19,7 @@ import torch
 from ..codegen.subgraph import trace_subgraph, writes
 from ..utils import convert_shape_to_inductor
 from ..virtualized import V
+from .limits import call_within, time_limit_s, TookTooLong
 from .registration import Candidate
 from .signatures import bind
 
@@ -130,8 +131,11 @@ def trace_candidate(
     candidate: Candidate, site: CallSite, outputs: Outputs
 ) -> TracedCandidate | Rejection:
     """The candidate's graph; a Rejection if it has none or breaks the contract."""
+    limit_s = time_limit_s()
     try:
-        graph = _candidate_graph(candidate, site, outputs)
+        graph = call_within(
+            limit_s, "tracing it", _candidate_graph, candidate, site, outputs
+        )
         _check_no_writes(graph)
         _pin_strides(graph, outputs)
     except _ShapeEnvGuardError as e:
@@ -150,7 +154,7 @@ def trace_candidate(
 def one_line(error: BaseException) -> str:
     """An exception for a warning."""
     first = (str(error).strip() or repr(error)).splitlines()[0]
-    if isinstance(error, CandidateError):
+    if isinstance(error, (CandidateError, TookTooLong)):
         return first
     return f"{type(error).__name__}: {first}"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TYPE_CHECKING
 
 from torch._dynamo.utils import preserve_rng_state
@@ -46,6 +45,12 @@ from .inputs import (
     size_bounds,
     SizePoint,
 )
+from .limits import (
+    call_within,
+    is_out_of_memory,
+    LimitedExecutor,
+    time_limit_s,
+)
 from .measure import (
     ChoiceRules,
     choose_winners,
@@ -58,6 +63,7 @@ from .numerics import find_mismatch
 from .ranges import ANY_SIZE, DimRange, fill_gaps, representative_sizes, Segment
 from .registration import Contest, make_contest, Registration
 from .report import log_header, log_winners, warn_left_out
+from .trial import try_in_process
 
 
 if TYPE_CHECKING:
@@ -304,7 +310,7 @@ def compile_candidates(tuning: Tuning) -> None:
     While one is generated here, those before it are compiled in other threads.
     """
     threads = max(config.compile_threads or 1, 1)
-    with ThreadPoolExecutor(threads, "custom_op_precompile") as pool:
+    with LimitedExecutor(threads, "loading its code", time_limit_s()) as pool:
         loads = {}
         for index, traced in list(tuning.traced.items()):
             if index == FALLBACK_INDEX and not _fallback_runs(tuning):
@@ -322,8 +328,12 @@ def _generate(
     tuning: Tuning, index: int, traced: TracedCandidate
 ) -> SubgraphModule | None:
     """The candidate's module; None if it is out."""
+    limit_s = time_limit_s()
     try:
-        module = generate_module(
+        module = call_within(
+            limit_s,
+            "generating its code",
+            generate_module,
             traced.graph,
             tuning.site.fake_inputs(),
             tuning.site.symbols(),
@@ -359,10 +369,15 @@ def _check_numerics(
     check = tuning.registration.options.numerics_check
     if check == "off" or FALLBACK_INDEX not in runners:
         return
-    expected = runners[FALLBACK_INDEX]()
+    limit_s = time_limit_s()
+    try:
+        expected = call_within(limit_s, "a call of it", runners[FALLBACK_INDEX])
+    except Exception:  # timing it says why
+        return
     for index in [index for index in runners if index != FALLBACK_INDEX]:
         try:
-            mismatch = find_mismatch(runners[index](), expected)
+            actual = call_within(limit_s, "a call of it", runners[index])
+            mismatch = find_mismatch(actual, expected)
         except Exception:  # timing it says why
             continue
         if mismatch is None:
@@ -407,6 +422,7 @@ def _times(tuning: Tuning, runners: Mapping[int, Callable[[], Any]]) -> Times:
         device,
         tuning.registration.options.benchmark_with_cudagraphs,
         [index for index in runners if tuning.traced[index].calls_python],
+        time_limit_s(),
     )
 
 
@@ -442,10 +458,13 @@ def _runners(
             log.info("%s: size %s is too large to measure", tuning.name, point.size)
             return {}
     try:
+        _reject_in_process(tuning, competing, point)
         inputs = make_inputs(
             tuning.site, point, tuning.registration.options.input_gen_fns
         )
-    except (MemoryError, torch.OutOfMemoryError) as e:
+    except Exception as e:
+        if not is_out_of_memory(e):
+            raise
         log.info(
             "%s: size %s is not measured: %s", tuning.name, point.size, one_line(e)
         )
@@ -462,6 +481,21 @@ def _runners(
         if index in tuning.traced
         and (index in competing.candidates or index == FALLBACK_INDEX)
     }
+
+
+def _reject_in_process(tuning: Tuning, competing: Round, point: SizePoint) -> None:
+    """Takes out candidates that another process did not survive, or not in time."""
+    if not config.autotune_in_subproc or tuning.collective:
+        return
+    modules = {
+        index: module
+        for index, module in tuning.modules.items()
+        if index in competing.candidates and not tuning.traced[index].calls_python
+    }
+    gen_fns = tuning.registration.options.input_gen_fns
+    reasons = try_in_process(modules, tuning.site, point, gen_fns, time_limit_s())
+    for index, reason in reasons.items():
+        tuning.reject(index, reason, str(competing.sizes))
 
 
 def emit(tuning: Tuning, winners: Sequence[Segment[int]]) -> list[ir.TensorBox]:
