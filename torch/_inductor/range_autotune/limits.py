@@ -83,7 +83,6 @@ def call_within(
         return call(*args)
     alarm = _Alarm(limit_s)
     result, error = _run(alarm, lambda: call(*args))
-    # The frames of the call, and their tensors, live as long as its exception does.
     interrupted = error is None or isinstance(error, (Exception, alarm.interruption))
     if alarm.has_rung() and interrupted:
         error = None
@@ -93,7 +92,7 @@ def call_within(
             raise error
         return result  # type: ignore[return-value]  # what call returned
     finally:
-        error = None
+        error = None  # see _run
 
 
 def _run(alarm: _Alarm, call: Callable[[], T]) -> tuple[T | None, BaseException | None]:
@@ -119,7 +118,12 @@ def _run(alarm: _Alarm, call: Callable[[], T]) -> tuple[T | None, BaseException 
         alarm.stop()
         if not isinstance(e, alarm.interruption):  # Ctrl-C
             error = e
-    return result, error
+    try:
+        return result, error
+    finally:
+        # Frames are kept by their exception; one that kept it in turn would keep itself,
+        # and the call's tensors, until the garbage collector comes by.
+        error = None
 
 
 class _Alarm:

@@ -180,9 +180,18 @@ def _are_usable(devices: set[torch.device]) -> bool:
 
 
 def _settle_in() -> None:
-    """Leaves the terminal to the process that this one works for."""
+    """
+    Leaves the terminal to the process that this one works for, and crashes to the system.
+
+    Inductor's crash handler prints a stack trace and hides the signal.
+    """
+    import resource  # Unix has it
+
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for crash in (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL):
+        signal.signal(crash, signal.SIG_DFL)
 
 
 def try_in_process(
