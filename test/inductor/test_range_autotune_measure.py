@@ -2,8 +2,10 @@
 """Winners that follow from made-up times, and how times are taken from made-up runners."""
 
 import dataclasses
+import gc
 import itertools
 import math
+import weakref
 from unittest import mock
 
 from hypothesis import given, settings
@@ -16,7 +18,7 @@ from torch.testing._internal.common_utils import (
 )
 
 import torch
-from torch._inductor.range_autotune import measure
+from torch._inductor.range_autotune import limits, measure
 from torch._inductor.range_autotune.measure import (
     as_good_as_best,
     ChoiceRules,
@@ -389,6 +391,8 @@ class MadeUpTime:
     def perf_counter(self):
         return self.ms / 1e3
 
+    monotonic = perf_counter
+
     def runner(self, index, *durations_ms, fails_at=math.inf):
         """Takes the durations in turn; from call ``fails_at`` on it raises."""
         durations = itertools.cycle(durations_ms)
@@ -408,8 +412,9 @@ class TestTiming(TestCase):
         self.time = MadeUpTime()
         self.enterContext(mock.patch.object(measure, "time", self.time))
 
-    def times(self, *runners):
-        return time_candidates(dict(enumerate(runners)), torch.device("cpu"))
+    def times(self, *runners, **options):
+        runners = dict(enumerate(runners))
+        return time_candidates(runners, torch.device("cpu"), **options)
 
     def calls(self, index):
         return self.time.log.count(index)
@@ -475,6 +480,60 @@ class TestTiming(TestCase):
     def test_all_fail(self):
         times = self.times(*(self.time.runner(i, 1.0, fails_at=1) for i in range(2)))
         self.assertEqual(times, {0: FAILED, 1: FAILED})
+
+    def test_first_call_that_takes_too_long(self):
+        self.enterContext(mock.patch.object(limits, "time", self.time))
+        slow = self.time.runner(0, 6000.0)
+        times = self.times(slow, self.time.runner(1, 1.0), limit_s=5.0)
+        self.assertExpectedInline(
+            times[0].reason,
+            """a call of it takes longer than 5 s, see torch._inductor.config.custom_op_candidate_time_limit_s""",
+        )
+        self.assertAlmostEqual(times[1].ms, 1.0)
+        self.assertEqual(self.calls(0), 1)
+
+    def test_later_call_that_takes_too_long(self):
+        slow = self.time.runner(0, *[1.0] * 5, 6000.0)
+        times = self.times(slow, self.time.runner(1, 1.0), limit_s=5.0)
+        self.assertRegex(times[0].reason, "^a call of it takes longer than 5 s")
+        self.assertAlmostEqual(times[1].ms, 1.0)
+        self.assertEqual(self.calls(0), 6)
+
+    def test_without_a_limit(self):
+        times = self.times(self.time.runner(0, 1e9), limit_s=None)
+        self.assertAlmostEqual(times[0].ms, 1e9)
+
+    def test_out_of_memory(self):
+        errors = [
+            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 TiB."),
+            MemoryError(),
+        ]
+        times = self.times(*(mock.Mock(side_effect=error) for error in errors))
+        self.assertExpectedInline(
+            "\n".join(times[i].reason for i in range(2)),
+            """\
+out of memory: OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 TiB.
+out of memory: MemoryError: MemoryError()""",
+        )
+
+    def test_memory_of_a_failure_is_free_for_the_next_candidate(self):
+        held, alive = [], []
+
+        def allocate_and_fail():
+            tensor = torch.empty(8)
+            held.append(weakref.ref(tensor))
+            raise MemoryError
+
+        def next_one():
+            alive.extend(ref() for ref in held)
+            self.time.ms += 1.0
+
+        gc.disable()
+        self.addCleanup(gc.enable)
+        for limit_s in (None, 1000.0):
+            self.times(allocate_and_fail, next_one, limit_s=limit_s)
+        self.assertEqual(len(held), 2)
+        self.assertEqual(set(alive), {None})
 
     def test_nothing_to_time(self):
         self.assertEqual(self.times(), {})

@@ -631,7 +631,24 @@ class TestOwnTuning(TestCase):
         ),
     )
     def test_one_is_serial(self, options):
-        self.assertEqual(self.loading_threads(**options), {threading.current_thread()})
+        used = self.loading_threads(custom_op_candidate_time_limit_s=None, **options)
+        self.assertEqual(used, {threading.current_thread()})
+
+    def test_one_is_serial_under_a_limit(self):
+        """In threads that can be left behind, but never two at a time."""
+        running, most = [], []
+
+        def load(module):
+            running.append(module)
+            most.append(len(running))
+            result = original(module)
+            running.remove(module)
+            return result
+
+        original = SubgraphModule.load
+        with mock.patch.object(SubgraphModule, "load", load):
+            self.loading_threads(custom_op_autotune_threads=1)
+        self.assertEqual(max(most), 1)
 
     @parametrize(
         "options",

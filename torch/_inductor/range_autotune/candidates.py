@@ -24,6 +24,7 @@ from ..codegen.subgraph import trace_subgraph, writes
 from ..utils import convert_shape_to_inductor
 from ..virtualized import V
 from .canonical import graph_text
+from .limits import call_within, time_limit_s, TookTooLong
 from .registration import Candidate
 from .signatures import bind
 
@@ -153,11 +154,14 @@ def trace_candidate(
     candidate: Candidate, site: CallSite, outputs: Outputs
 ) -> TracedCandidate | Rejection:
     """The candidate's graph; a Rejection if it has none or breaks the contract."""
+    limit_s = time_limit_s()
     try:
         parts = candidate.parts or (candidate,)
         calls = [_call_candidate(part, call) for part, call in zip(parts, site.calls)]
         eager = {c.op for part, c in zip(parts, site.calls) if part.impl is None}
-        graph = _candidate_graph(calls, site, outputs, eager)
+        graph = call_within(
+            limit_s, "tracing it", _candidate_graph, calls, site, outputs, eager
+        )
         _check_no_writes(graph)
         _pin_strides(graph, outputs)
     except _ShapeEnvGuardError as e:
@@ -190,7 +194,9 @@ def trace_plain(site: CallSite, outputs: Outputs) -> TracedCandidate | None:
     if len(calls) < len(bodies):
         return None
     try:
-        graph = _candidate_graph(calls, site, outputs)
+        graph = call_within(
+            time_limit_s(), "tracing it", _candidate_graph, calls, site, outputs
+        )
         _check_no_writes(graph)
         _pin_strides(graph, outputs)
     except Exception as e:
@@ -231,7 +237,7 @@ def _plain_body(
 def one_line(error: BaseException) -> str:
     """An exception for a warning."""
     first = (str(error).strip() or repr(error)).splitlines()[0]
-    if isinstance(error, CandidateError):
+    if isinstance(error, (CandidateError, TookTooLong)):
         return first
     return f"{type(error).__name__}: {first}"
 

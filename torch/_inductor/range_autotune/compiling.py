@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
 from typing import Any, TYPE_CHECKING
 
 from torch.fx import GraphModule
@@ -11,19 +13,19 @@ from torch.fx import GraphModule
 from ..virtualized import V
 from .candidates import FALLBACK_INDEX, one_line, TracedCandidate
 from .inputs import is_about_index_width
+from .limits import call_within, fulfil, LimitedExecutor, time_limit_s
 from .subgraph_module import generate_module, SubgraphModule
-from .threads import autotune_threads, Loading
+from .threads import autotune_threads, loads_in_any_thread
 
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
     from .tuning import Tuning
 
 
 # In the metadata of graphs that are compiled to be measured, and again where they win.
 _IS_CANDIDATE = "custom_op_candidate"
 _DIGITS_OF_SUFFIX = 10
+_LOADING = "loading its code"
 
 
 def mark_candidate(gm: GraphModule) -> None:
@@ -74,12 +76,22 @@ def wait(tuning: Tuning) -> None:
 
 
 def _load(module: SubgraphModule) -> Future[Any]:
-    return _loading(autotune_threads()).submit(module.load, module.source)
+    """Starts a load, in another thread where there are any to use."""
+    limit_s, threads = time_limit_s(), autotune_threads()
+    serial = threads == 1 and limit_s is None
+    if serial or not loads_in_any_thread(module.source):
+        future: Future[Any] = Future()
+        fulfil(future, lambda: call_within(limit_s, _LOADING, module.load))
+        return future
+    future = _executor(threads, limit_s).submit(module.load)
+    if threads == 1:
+        wait_for([future])
+    return future
 
 
 @functools.cache
-def _loading(threads: int) -> Loading:
-    return Loading(threads)
+def _executor(threads: int, limit_s: float | None) -> LimitedExecutor:
+    return LimitedExecutor(threads, _LOADING, limit_s)
 
 
 def _generate(
@@ -88,7 +100,10 @@ def _generate(
     """The candidate's module; None if it is out."""
     mark_candidate(traced.graph)
     try:
-        module = generate_module(
+        module = call_within(
+            time_limit_s(),
+            "generating its code",
+            generate_module,
             traced.graph,
             tuning.site.fake_inputs(),
             tuning.site.symbols(),

@@ -24,7 +24,7 @@ from .ranges import DimRange
 
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from .call_site import CallSite
     from .registration import InputGenFns
@@ -53,6 +53,34 @@ class SizePoint:
 
     size: int | None
     values: Values
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorSpec:
+    """A benchmark tensor to be made, maybe in another process; sizes are concrete."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def storage_length(self) -> int:
+        """In elements."""
+        if 0 in self.size:
+            return 0
+        return 1 + sum((s - 1) * step for s, step in zip(self.size, self.stride))
+
+    def make(self) -> torch.Tensor:
+        """Random if floating, else zero, which is valid where it is an index."""
+        flat = _fill(self.storage_length, self.dtype, self.device)
+        return flat.as_strided(self.size, self.stride)
+
+    def make_zero(self) -> torch.Tensor:
+        """For input generators."""
+        return torch.empty_strided(
+            self.size, self.stride, dtype=self.dtype, device=self.device
+        ).zero_()
 
 
 def size_bounds(size: sympy.Expr) -> DimRange:
@@ -201,40 +229,49 @@ def make_inputs(
         ValueError: if an input generator returns a tensor of another shape, dtype or
             device.
     """
+    described = describe_inputs(site, point, input_gen_fns)
+    with _disable_current_modes(), torch.no_grad():
+        return [x.make() if isinstance(x, TensorSpec) else x for x in described]
+
+
+def describe_inputs(
+    site: CallSite, point: SizePoint, input_gen_fns: InputGenFns
+) -> list[Any]:
+    """
+    What ``make_inputs`` makes inputs of, with the same exceptions.
+
+    Returns:
+        One for each input: an int, a TensorSpec, or the tensor of an input generator.
+    """
     _check_memory(site, point.values)
     with _disable_current_modes(), torch.no_grad():
         return [
-            _make_input(site, i, point.values, input_gen_fns)
+            _describe_input(site, i, point.values, input_gen_fns)
             for i in range(len(site.inputs))
         ]
 
 
-def _make_input(
+def _describe_input(
     site: CallSite, index: int, values: Values, input_gen_fns: InputGenFns
 ) -> Any:
     node = site.inputs[index]
     if isinstance(node, sympy.Basic):
         return concrete(node, values)
-    size, stride = _size_stride(node, values)
-    dtype, device = node.get_dtype(), node.get_device()
+    spec = _spec(node, values)
     name = site.parameter_of(index)
     if name is not None and name in input_gen_fns:
-        shaped = torch.empty_strided(size, stride, dtype=dtype, device=device).zero_()
+        shaped = spec.make_zero()
         return _generated(site, name, input_gen_fns[name](shaped), shaped)
-    length = _storage_length(size, stride)
-    return _fill(length, dtype, device).as_strided(size, stride)
+    return spec
 
 
-def _size_stride(node: Any, values: Values) -> tuple[list[int], list[int]]:
-    size = [concrete(s, values) for s in node.get_size()]
-    stride = [concrete(s, values) for s in node.get_stride()]
-    return size, stride
-
-
-def _storage_length(size: Sequence[int], stride: Sequence[int]) -> int:
-    if 0 in size:
-        return 0
-    return 1 + sum((s - 1) * step for s, step in zip(size, stride))
+def _spec(node: Any, values: Values) -> TensorSpec:
+    return TensorSpec(
+        tuple(concrete(s, values) for s in node.get_size()),
+        tuple(concrete(s, values) for s in node.get_stride()),
+        node.get_dtype(),
+        node.get_device(),
+    )
 
 
 def _fill(length: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -277,9 +314,9 @@ def _check_memory(site: CallSite, values: Values) -> None:
     needed: dict[torch.device, int] = {}
     for node in site.inputs:
         if not isinstance(node, sympy.Basic):
-            length = _storage_length(*_size_stride(node, values))
-            device = node.get_device()
-            needed[device] = needed.get(device, 0) + length * node.get_dtype().itemsize
+            spec = _spec(node, values)
+            tensor_bytes = spec.storage_length * spec.dtype.itemsize
+            needed[spec.device] = needed.get(spec.device, 0) + tensor_bytes
     for device, needed_bytes in needed.items():
         free_bytes = _free_bytes(device)
         if free_bytes is not None and needed_bytes > _USABLE_MEMORY * free_bytes:

@@ -19,6 +19,7 @@ import torch
 
 from ..runtime.benchmarking import benchmarker
 from .candidates import one_line
+from .limits import call_within, is_out_of_memory, TookTooLong
 from .ranges import DimRange, merge_neighbours, Segment
 
 
@@ -78,6 +79,7 @@ def time_candidates(
     device: torch.device,
     with_cudagraphs: bool = False,
     calling_python: Collection[int] = (),
+    limit_s: float | None = None,
 ) -> Times:
     """
     Times candidates in turns.
@@ -89,14 +91,17 @@ def time_candidates(
     Args:
         runners: one call of each candidate, by index.
         calling_python: those that do.
+        limit_s: a candidate is out if one call takes longer.
     """
     if with_cudagraphs and device.type != "cpu":
-        return {index: _time_replay(run) for index, run in runners.items()}
+        return {
+            index: _time_replay(run, device, limit_s) for index, run in runners.items()
+        }
     on_device = _sample_on_cpu if device.type == "cpu" else _GpuSampler(device)
     samplers = dict.fromkeys(runners, on_device)
     if isinstance(on_device, _GpuSampler):
         samplers.update(dict.fromkeys(calling_python, on_device.with_host))
-    samples, failures = _warm_up(runners, samplers)
+    samples, failures = _warm_up(runners, samplers, device, limit_s)
     start = time.perf_counter()
     for done in range(_ROUNDS):
         elapsed_ms = (time.perf_counter() - start) * 1e3
@@ -104,16 +109,28 @@ def time_candidates(
             break
         for index in _worth_sampling(samples):
             try:
-                samples[index].append(samplers[index](runners[index]))
+                sample_ms = samplers[index](runners[index])
+                if limit_s is not None and sample_ms > limit_s * 1e3:
+                    raise TookTooLong("a call of it", limit_s)
+                samples[index].append(sample_ms)
             except Exception as e:
-                failures[index] = Failure(one_line(e))
+                failures[index] = failure_of(e)
                 del samples[index]
     timings: Times = {index: _timing(times) for index, times in samples.items()}
     return {**timings, **failures}
 
 
+def failure_of(error: Exception) -> Failure:
+    """What a candidate raised, as a value; nothing of the candidate is kept alive by it."""
+    reason = one_line(error)
+    return Failure(f"out of memory: {reason}" if is_out_of_memory(error) else reason)
+
+
 def _warm_up(
-    runners: Mapping[int, Runner], samplers: Mapping[int, Sampler]
+    runners: Mapping[int, Runner],
+    samplers: Mapping[int, Sampler],
+    device: torch.device,
+    limit_s: float | None,
 ) -> tuple[dict[int, list[float]], Times]:
     """
     Runs each candidate twice, for its caches and the device's clocks.
@@ -127,13 +144,20 @@ def _warm_up(
     for index, run in runners.items():
         counters["inductor"]["custom_op_candidate_timings"] += 1
         try:
-            run()
-            sample_ms = samplers[index](run)
+            call_within(limit_s, "a call of it", _finished, run, device)
+            sample_ms = call_within(limit_s, "a call of it", samplers[index], run)
         except Exception as e:
-            failures[index] = Failure(one_line(e))
+            failures[index] = failure_of(e)
             continue
         samples[index] = [sample_ms] if sample_ms > _LONG_MS else []
     return samples, failures
+
+
+def _finished(run: Runner, device: torch.device) -> None:
+    """One call, and the device's work for it."""
+    run()
+    if device.type != "cpu":
+        get_interface_for_device(device).synchronize()
 
 
 def _worth_sampling(samples: Mapping[int, Sequence[float]]) -> list[int]:
@@ -154,13 +178,16 @@ def _timing(times: Sequence[float]) -> Timing:
     return Timing(lowest, (quartile - lowest) / lowest if lowest else 0.0)
 
 
-def _time_replay(run: Runner) -> Timing | Failure:
+def _time_replay(
+    run: Runner, device: torch.device, limit_s: float | None
+) -> Timing | Failure:
     """The time of one replay of a CUDA graph."""
     counters["inductor"]["custom_op_candidate_timings"] += 1
     try:
+        call_within(limit_s, "a call of it", _finished, run, device)
         return Timing(benchmarker.benchmark_gpu_with_cuda_graph(run))
     except Exception as e:
-        return Failure(one_line(e))
+        return failure_of(e)
 
 
 def _sample_on_cpu(run: Runner) -> float:

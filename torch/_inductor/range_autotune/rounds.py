@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 from typing import Any, TYPE_CHECKING
 
-import torch
-
+from .. import config
 from .candidates import FALLBACK_INDEX, one_line
 from .collectives import common_to_all_ranks, time_in_step
 from .inputs import hint_point, make_inputs, may_hold, point_for_size, SizePoint
+from .limits import call_within, is_out_of_memory, time_limit_s
 from .measure import Failure, RangeTimes, time_candidates, Times
 from .numerics import find_mismatch
 from .ranges import DimRange, representative_sizes
+from .trial import try_in_process
 
 
 if TYPE_CHECKING:
@@ -93,10 +94,13 @@ def _runners(tuning: Tuning, competing: Round, point: SizePoint) -> Runners:
             log.info("%s: size %s is too large to measure", tuning.name, point.size)
             return {}
     try:
+        _reject_in_process(tuning, competing, point)
         inputs = make_inputs(
             tuning.site, point, tuning.registration.options.input_gen_fns
         )
-    except (MemoryError, torch.OutOfMemoryError) as e:
+    except Exception as e:
+        if not is_out_of_memory(e):
+            raise
         log.info(
             "%s: size %s is not measured: %s", tuning.name, point.size, one_line(e)
         )
@@ -114,15 +118,35 @@ def _runners(tuning: Tuning, competing: Round, point: SizePoint) -> Runners:
     }
 
 
+def _reject_in_process(tuning: Tuning, competing: Round, point: SizePoint) -> None:
+    """Takes out candidates that another process did not survive, or not in time."""
+    if not config.autotune_in_subproc or tuning.collective:
+        return
+    modules = {
+        index: module
+        for index, module in tuning.modules.items()
+        if tuning.competes(index, competing) and not tuning.traced[index].calls_python
+    }
+    gen_fns = tuning.registration.options.input_gen_fns
+    reasons = try_in_process(modules, tuning.site, point, gen_fns, time_limit_s())
+    for index, reason in reasons.items():
+        tuning.reject(index, reason, str(competing.sizes))
+
+
 def _check_numerics(tuning: Tuning, runners: Runners, point: SizePoint) -> None:
     """Compares with the op itself; takes those that differ out, if asked to."""
     check = tuning.registration.options.numerics_check
     if check == "off" or FALLBACK_INDEX not in runners:
         return
-    expected = runners[FALLBACK_INDEX]()
+    limit_s = time_limit_s()
+    try:
+        expected = call_within(limit_s, "a call of it", runners[FALLBACK_INDEX])
+    except Exception:  # timing it says why
+        return
     for index in [index for index in runners if index != FALLBACK_INDEX]:
         try:
-            mismatch = find_mismatch(runners[index](), expected)
+            actual = call_within(limit_s, "a call of it", runners[index])
+            mismatch = find_mismatch(actual, expected)
         except Exception:  # timing it says why
             continue
         if mismatch is None:
@@ -144,4 +168,5 @@ def _times(tuning: Tuning, runners: Mapping[int, Callable[[], Any]]) -> Times:
         tuning.device,
         tuning.registration.options.benchmark_with_cudagraphs,
         [index for index in runners if tuning.traced[index].calls_python],
+        time_limit_s(),
     )

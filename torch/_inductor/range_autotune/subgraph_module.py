@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import re
 from typing import Any, TYPE_CHECKING
@@ -17,7 +18,8 @@ from .threads import Once
 
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     import sympy
 
@@ -40,16 +42,22 @@ class SubgraphModule:
         graph: lowered, with its code generated.
         source: the generated code.
         conditions: on symbols, under which the code is valid.
+
+    Attributes:
+        constants: what the code refers to by name, as attributes of the module.
     """
 
     def __init__(
         self, graph: GraphLowering, source: str, conditions: Sequence[sympy.Basic]
     ) -> None:
         self.conditions = tuple(conditions)
+        self.constants = {**graph.constants, **graph.torchbind_constants}
         self.source = source
         # Inductor's config overrides are context variables.
-        context = contextvars.copy_context()
-        self._loaded: Once[Any] = Once(lambda: context.run(self._load, graph))
+        self._context = contextvars.copy_context()
+        self._loaded: Once[Any] = Once(
+            lambda: self.run_in_context(lambda: self._load(graph))
+        )
 
     def load(self) -> Any:
         """
@@ -60,14 +68,28 @@ class SubgraphModule:
         """
         return self._loaded.get()
 
+    def run_in_context(self, call: Callable[[], Any]) -> Any:
+        """What ``call`` returns under the config that the code was generated under."""
+        return self._context.copy().run(call)
+
     def _load(self, graph: GraphLowering) -> Any:
         from ..codecache import PyCodeCache
 
         counters["inductor"]["subgraph_module_loads"] += 1
-        constants = {**graph.constants, **graph.torchbind_constants}
-        with V.set_graph_handler(graph):
+        with V.set_graph_handler(graph), _compilers_of_this_thread(graph):
             key, path = PyCodeCache.write(self.source)
-            return PyCodeCache.load_by_key_path(key, path, attrs=constants)
+            return PyCodeCache.load_by_key_path(key, path, attrs=self.constants)
+
+
+def _compilers_of_this_thread(graph: GraphLowering) -> AbstractContextManager[Any]:
+    """
+    Keeps C++ code away from Inductor's pool of threads for it.
+
+    Modules are loaded several at a time as it is; and a compiler that hangs would block
+    the pool for all that comes after, and then the exit of the process, which joins it.
+    """
+    on_cpu = graph.device_types <= {"cpu"}
+    return config.patch(compile_threads=1) if on_cpu else contextlib.nullcontext()
 
 
 def generate_module(

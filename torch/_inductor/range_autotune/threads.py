@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
 import contextvars
-import functools
 import re
 import sys
 import threading
-import time
-import weakref
-from collections import deque
-from concurrent.futures import Executor, Future
 from typing import Any, Generic, TYPE_CHECKING, TypeVar
 
 from .. import config
@@ -20,7 +14,6 @@ from ..virtualized import threadlocal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
 T = TypeVar("T")
 
@@ -31,9 +24,6 @@ PYTHON_BUILDS_AST_IN_ONE_THREAD = sys.version_info[:2] == (3, 11) and (
 )
 # Compiled by a compiler that is no part of this process, from text.
 _KERNELS_WITHOUT_AST = frozenset({"cpp", "cpp_pybinding", "wait"})
-# What the end of the process waits for loads that go on. Most are done by then; native
-# code does not like to be cut off; a compiler that hangs must not keep the process.
-_EXIT_WAIT_S = 5.0
 
 
 def autotune_threads() -> int:
@@ -117,119 +107,3 @@ def as_from_here(fn: Callable[[], T]) -> Callable[[], T]:
             here.update(others)
 
     return call
-
-
-class DaemonThreads(Executor):
-    """
-    A pool whose threads end when there is nothing to do, or with the process.
-
-    A ``ThreadPoolExecutor`` keeps the process until its last call returns.
-    """
-
-    def __init__(self, max_workers: int, name: str = "inductor_precompile") -> None:
-        self._max_workers = max_workers
-        self._name = name
-        self._lock = threading.Lock()
-        self._calls: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
-        self._threads: set[threading.Thread] = set()
-        self._closed = False
-
-    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        """See Executor."""
-        future: Future[T] = Future()
-        with self._lock:
-            if self._closed:
-                raise RuntimeError("no calls are taken after shutdown")
-            self._calls.append((future, functools.partial(fn, *args, **kwargs)))
-            if len(self._threads) < self._max_workers:
-                thread = threading.Thread(
-                    target=self._work, name=self._name, daemon=True
-                )
-                self._threads.add(thread)
-                _running.add(thread)
-                thread.start()
-        return future
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """See Executor. Without ``wait``, calls go on or are left to hang."""
-        with self._lock:
-            self._closed = True
-            if cancel_futures:
-                for future, _ in self._calls:
-                    future.cancel()
-            threads = list(self._threads)
-        if wait:
-            for thread in threads:
-                thread.join()
-
-    def _work(self) -> None:
-        while True:
-            with self._lock:
-                if not self._calls:
-                    self._threads.discard(threading.current_thread())
-                    return
-                future, call = self._calls.popleft()
-            if future.set_running_or_notify_cancel():
-                _complete(future, call, BaseException)
-            del future, call
-
-
-def _complete(
-    future: Future[T], call: Callable[[], T], kept: type[BaseException]
-) -> None:
-    try:
-        future.set_result(call())
-    except kept as e:
-        future.set_exception(e)
-
-
-_running: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
-
-
-@atexit.register
-def _wait_at_exit() -> None:
-    deadline = time.monotonic() + _EXIT_WAIT_S
-    for thread in list(_running):
-        thread.join(max(deadline - time.monotonic(), 0))
-
-
-class Loading:
-    """
-    Starts loads: in other threads where there are any to use, else at once.
-
-    As a context, waits at the end, or cancels what has not started if there is an error.
-
-    Args:
-        threads: as many at a time; with 1 there is no pool.
-    """
-
-    def __init__(self, threads: int | None = None) -> None:
-        threads = autotune_threads() if threads is None else threads
-        self._pool = DaemonThreads(threads) if threads > 1 else None
-
-    def submit(self, load: Callable[[], T], source: str = "") -> Future[T]:
-        """
-        The future result of a load, which needs nothing of this thread.
-
-        Args:
-            source: the code that is loaded; it may be unfit for other threads.
-        """
-        if self._pool is not None and loads_in_any_thread(source):
-            return self._pool.submit(load)
-        future: Future[T] = Future()
-        future.set_running_or_notify_cancel()
-        _complete(future, load, Exception)
-        return future
-
-    def __enter__(self) -> Loading:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._pool is not None:
-            failed = error is not None
-            self._pool.shutdown(wait=not failed, cancel_futures=failed)

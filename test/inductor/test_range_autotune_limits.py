@@ -1,0 +1,556 @@
+# Owner(s): ["module: inductor"]
+"""Candidates that take too long, and what is left of them: nothing."""
+
+import contextlib
+import functools
+import gc
+import logging
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+import time
+import weakref
+from concurrent import futures
+from unittest import mock
+
+from range_autotune_testing import OpTestCase
+from torch._dynamo.utils import counters
+from torch._inductor.lowering import user_lowerings
+from torch._inductor.test_case import run_tests, TestCase
+from torch.testing._internal.common_utils import (
+    instantiate_parametrized_tests,
+    parametrize,
+)
+
+import torch
+from torch._inductor import config
+from torch._inductor.kernel.custom_op import CustomOpConfig
+from torch._inductor.range_autotune import compiling, limits
+from torch._inductor.range_autotune.limits import (
+    call_within,
+    is_out_of_memory,
+    LimitedExecutor,
+    time_limit_s,
+    TookTooLong,
+)
+from torch._inductor.range_autotune.subgraph_module import SubgraphModule
+
+
+SHORT_S = 0.05
+# Of which no step here takes a part, on however busy a machine.
+LONG_S = 1000.0
+LOGGER = "torch._inductor.kernel.custom_op"
+
+
+def spin():
+    while True:
+        pass
+
+
+def threads_named(name):
+    return [t for t in threading.enumerate() if t.name == name]
+
+
+@instantiate_parametrized_tests
+class TestSetting(TestCase):
+    def test_default(self):
+        self.assertEqual(time_limit_s(), 600.0)
+
+    @parametrize("value", (None, 5, 0.5))
+    def test_good_values(self, value):
+        with config.patch(custom_op_candidate_time_limit_s=value):
+            self.assertEqual(time_limit_s(), value)
+
+    @parametrize("value", (0, -1.0, float("nan"), float("inf"), True, "5"))
+    def test_bad_values(self, value):
+        with (
+            config.patch(custom_op_candidate_time_limit_s=value),
+            self.assertRaisesRegex(ValueError, f"limit, got {value!r}$"),
+        ):
+            time_limit_s()
+
+    def test_message(self):
+        with (
+            config.patch(custom_op_candidate_time_limit_s=-1),
+            self.assertRaises(ValueError) as caught,
+        ):
+            time_limit_s()
+        self.assertExpectedInline(
+            str(caught.exception),
+            """torch._inductor.config.custom_op_candidate_time_limit_s must be a positive number of seconds, or None for no limit, got -1""",
+        )
+
+
+class TestCallWithin(TestCase):
+    def tearDown(self):
+        for thread in threads_named("custom_op_time_limit"):
+            thread.join(timeout=60)
+        self.assertEqual(threads_named("custom_op_time_limit"), [])
+        super().tearDown()
+
+    def assert_too_long(self, call, limit_s=SHORT_S):
+        with self.assertRaises(TookTooLong):
+            call_within(limit_s, "it", call)
+
+    def test_what_the_call_returns(self):
+        self.assertEqual(call_within(LONG_S, "it", divmod, 7, 2), (3, 1))
+
+    def test_what_the_call_raises(self):
+        error = KeyError("mine")
+        with self.assertRaises(KeyError) as caught:
+            call_within(LONG_S, "it", mock.Mock(side_effect=error))
+        self.assertIs(caught.exception, error)
+
+    def test_without_a_limit(self):
+        with mock.patch.object(limits, "_Alarm", side_effect=AssertionError):
+            self.assertEqual(call_within(None, "it", abs, -1), 1)
+
+    def test_endless_loop(self):
+        with self.assertRaises(TookTooLong) as caught:
+            call_within(SHORT_S, "spinning", spin)
+        self.assertExpectedInline(
+            str(caught.exception),
+            """spinning takes longer than 0.05 s, see torch._inductor.config.custom_op_candidate_time_limit_s""",
+        )
+
+    def test_endless_loop_in_another_thread(self):
+        with futures.ThreadPoolExecutor(1) as pool:
+            error = pool.submit(call_within, SHORT_S, "it", spin).exception()
+        self.assertIsInstance(error, TookTooLong)
+
+    def test_endless_loop_that_catches_exceptions(self):
+        def catch_all():
+            while True:
+                with contextlib.suppress(Exception):
+                    spin()
+
+        self.assert_too_long(catch_all)
+
+    def test_interruption_that_is_swallowed_comes_again(self):
+        swallowed = []
+
+        def swallow_two():
+            while True:
+                try:
+                    spin()
+                except BaseException as e:
+                    if len(swallowed) == 2:
+                        raise
+                    swallowed.append(type(e).__name__)
+
+        with mock.patch.object(limits, "_AGAIN_S", SHORT_S):
+            self.assert_too_long(swallow_two)
+        self.assertEqual(swallowed, ["_Interruption"] * 2)
+
+    def test_call_into_c_is_out_when_it_comes_back(self):
+        self.assert_too_long(functools.partial(time.sleep, 4 * SHORT_S))
+
+    def test_error_of_a_call_that_took_too_long(self):
+        def fail_late():
+            try:
+                spin()
+            except BaseException:
+                raise ValueError from None
+
+        self.assert_too_long(fail_late)
+
+    def test_ctrl_c_of_a_call_that_took_too_long(self):
+        def interrupted():
+            try:
+                spin()
+            except BaseException:
+                raise KeyboardInterrupt from None
+
+        with self.assertRaises(KeyboardInterrupt):
+            call_within(SHORT_S, "it", interrupted)
+
+    def test_inner_limit_is_not_the_outer_one(self):
+        def outer():
+            self.assert_too_long(spin)
+            return "went on"
+
+        self.assertEqual(call_within(LONG_S, "it", outer), "went on")
+
+    def test_outer_limit_ends_the_inner_call(self):
+        inner = []
+
+        def outer():
+            try:
+                call_within(LONG_S, "inner", spin)
+            except BaseException as e:
+                inner.append(type(e).__name__)
+                raise
+
+        with self.assertRaisesRegex(TookTooLong, "^outer"):
+            call_within(SHORT_S, "outer", outer)
+        self.assertEqual(inner, ["_Interruption"])
+
+    def test_both_limits_pass(self):
+        def outer():
+            self.assert_too_long(spin)
+            spin()
+
+        with mock.patch.object(limits, "_AGAIN_S", SHORT_S):
+            self.assert_too_long(outer, 2 * SHORT_S)
+
+    def test_interruption_while_the_alarm_is_stopped(self):
+        stops = []
+
+        class Alarm(limits._Alarm):
+            def stop(self):
+                stops.append(self.over)
+                if len(stops) == 1:
+                    self._may_raise.acquire()
+                    self._raised = True
+                    raise self.interruption
+                super().stop()
+
+        with mock.patch.object(limits, "_Alarm", Alarm):
+            self.assert_too_long(lambda: None, LONG_S)
+        self.assertEqual(stops, [True, True])
+
+    def test_ctrl_c_while_the_alarm_is_stopped(self):
+        stop = limits._Alarm.stop
+        with mock.patch.object(limits._Alarm, "stop", autospec=True) as stopped:
+            stopped.side_effect = [KeyboardInterrupt, None]
+            with self.assertRaises(KeyboardInterrupt):
+                call_within(LONG_S, "it", lambda: None)
+        stop(stopped.call_args.args[0])
+
+    def test_nothing_is_raised_after_calls_that_end_with_the_limit(self):
+        outcomes = set()
+        for _ in range(300):
+            end = time.perf_counter() + 0.001
+
+            def work(end=end):
+                while time.perf_counter() < end:
+                    pass
+
+            try:
+                call_within(0.001, "it", work)
+                outcomes.add("in time")
+            except TookTooLong:
+                outcomes.add("too long")
+            for _ in range(100):
+                pass
+        self.assertIn("too long", outcomes)
+
+    def test_frames_do_not_outlive_the_failure(self):
+        held = []
+
+        class Thing:
+            pass
+
+        def hold_and_spin():
+            thing = Thing()
+            held.append(weakref.ref(thing))
+            spin()
+
+        def hold_and_fail():
+            thing = Thing()
+            held.append(weakref.ref(thing))
+            raise MemoryError
+
+        gc.disable()
+        self.addCleanup(gc.enable)
+        for call in (hold_and_spin, hold_and_fail):
+            with contextlib.suppress(TookTooLong, MemoryError):
+                call_within(SHORT_S, "it", call)
+            self.assertIsNone(held[-1]())
+
+
+class TestLimitedExecutor(TestCase):
+    def setUp(self):
+        super().setUp()
+        self.hang = threading.Event()
+        self.addCleanup(self.hang.set)
+
+    def test_results_and_errors(self):
+        with LimitedExecutor(2, "it", LONG_S) as executor:
+            results = [executor.submit(divmod, 7, n) for n in (2, 0)]
+        self.assertEqual(results[0].result(timeout=0), (3, 1))
+        self.assertIsInstance(results[1].exception(timeout=0), ZeroDivisionError)
+
+    def test_so_many_run_at_once(self):
+        running, most = [], []
+        both = threading.Barrier(2)
+
+        def run():
+            running.append(None)
+            both.wait(timeout=LONG_S)
+            most.append(len(running))
+            running.pop()
+            both.wait(timeout=LONG_S)
+
+        with LimitedExecutor(2, "it", None) as executor:
+            results = [executor.submit(run) for _ in range(6)]
+        for result in results:
+            result.result()
+        self.assertLessEqual(max(most), 2)
+
+    def test_call_that_hangs_makes_room(self):
+        with LimitedExecutor(1, "loading", SHORT_S) as executor:
+            hanging = executor.submit(self.hang.wait)
+            others = [executor.submit(abs, -n) for n in range(3)]
+        self.assertExpectedInline(
+            str(hanging.exception(timeout=0)),
+            """loading takes longer than 0.05 s, see torch._inductor.config.custom_op_candidate_time_limit_s""",
+        )
+        self.assertEqual([o.result(timeout=0) for o in others], [0, 1, 2])
+
+    def test_timeout_of_the_call_s_own(self):
+        with LimitedExecutor(1, "it", LONG_S) as executor:
+            result = executor.submit(mock.Mock(side_effect=TimeoutError("mine")))
+        self.assertEqual(str(result.exception(timeout=0)), "mine")
+
+    def test_block_that_raises_waits_for_nothing(self):
+        begun = threading.Event()
+        with (
+            self.assertRaises(KeyboardInterrupt),
+            LimitedExecutor(1, "it", None) as executor,
+        ):
+            first = executor.submit(lambda: (begun.set(), self.hang.wait()))
+            begun.wait()
+            second = executor.submit(abs, -1)
+            raise KeyboardInterrupt
+        self.assertFalse(first.done())
+        self.assertTrue(second.cancelled())
+
+    def test_no_calls_after_shutdown(self):
+        executor = LimitedExecutor(1, "it", None)
+        executor.shutdown()
+        with self.assertRaisesRegex(RuntimeError, "no calls are taken after shutdown"):
+            executor.submit(int)
+
+    def test_the_end_of_the_process_waits_a_little(self):
+        future = LimitedExecutor(1, "it", None).submit(self.hang.wait, LONG_S)
+        threading.Timer(0.05, self.hang.set).start()
+        with mock.patch.object(limits, "_EXIT_WAIT_S", LONG_S):
+            limits._wait_at_exit()
+        self.assertTrue(future.done())
+
+    def test_process_exits_while_a_call_hangs(self):
+        script = """
+            import threading
+            from torch._inductor.range_autotune import limits
+            from torch._inductor.range_autotune.limits import LimitedExecutor
+            limits._EXIT_WAIT_S = 0.1
+            with LimitedExecutor(1, "it", 0.01) as executor:
+                result = executor.submit(threading.Event().wait)
+            print(type(result.exception()).__name__)
+        """
+        self.assertEqual(run_script(script).stdout, "TookTooLong\n")
+
+
+def run_script(script):
+    """In a process of its own, that must come to its end."""
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+
+
+class TestOutOfMemory(TestCase):
+    def test_errors(self):
+        self.assertTrue(is_out_of_memory(MemoryError()))
+        self.assertTrue(is_out_of_memory(torch.OutOfMemoryError("too much")))
+        self.assertFalse(is_out_of_memory(RuntimeError("broken")))
+
+    def test_of_the_cpu(self):
+        with self.assertRaises(RuntimeError) as caught:
+            torch.empty(2**60, dtype=torch.int8)
+        self.assertTrue(is_out_of_memory(caught.exception))
+
+
+class Spinning:
+    """
+    Endless loops, and alarms that ring as soon as one has begun.
+
+    So a limit can be so long that nothing else ever reaches it.
+    """
+
+    def __init__(self):
+        self._begun = threading.Event()
+
+    def spin(self):
+        self._begun.set()
+        spin()
+
+    @contextlib.contextmanager
+    def ends(self):
+        begun = self._begun
+
+        class Alarm(limits._Alarm):
+            def _watch(self):
+                begun.wait()
+                if not self._stopped.is_set():
+                    begun.clear()
+                self._limit_s = 0.0
+                super()._watch()
+
+        with mock.patch.object(limits, "_Alarm", Alarm):
+            yield
+        begun.set()
+
+
+class TestCandidates(OpTestCase):
+    """Each with a candidate that is out, one that wins, and the op itself."""
+
+    def setUp(self):
+        super().setUp()
+        torch._dynamo.reset()
+        counters.clear()
+        self.spinning = Spinning()
+        self.op = self.define_op("op(Tensor x) -> Tensor")
+        self._library.impl("op", torch.clone, "CPU")
+        self._library.impl("op", torch.empty_like, "Meta")
+
+    def warnings_of(self, bad, **patches):
+        """Compiles a call of the op; ``bad`` does not win, and the result is right."""
+        self.register(
+            self.op,
+            configs=[CustomOpConfig(bad), CustomOpConfig(lambda x: x + 100)],
+            include_fallback=False,
+        )
+        x = torch.arange(8.0)
+        with (
+            config.patch(force_disable_caches=True, **patches),
+            self.assertLogs(LOGGER, logging.WARNING) as logs,
+        ):
+            result = torch.compile(self.op)(x)
+        self.assertEqual(result, x + 100)
+        return "\n".join(record.getMessage() for record in logs.records)
+
+    def test_endless_while_traced(self):
+        def endless(x):
+            self.spinning.spin()
+
+        with self.spinning.ends():
+            warnings = self.warnings_of(endless)
+        self.assertExpectedInline(
+            warnings,
+            """range_autotune_test::op_autotuned: candidate 'endless' is left out: tracing it takes longer than 600 s, see torch._inductor.config.custom_op_candidate_time_limit_s""",
+        )
+
+    def inner_op(self):
+        """An op, and a candidate named endless that calls it."""
+        inner = self.define_op("inner(Tensor x) -> Tensor")
+        self._library.impl("inner", torch.empty_like, "Meta")
+
+        def endless(x):
+            return inner(x)
+
+        return inner, endless
+
+    def test_endless_while_code_is_generated(self):
+        inner, endless = self.inner_op()
+        user_lowerings[inner] = lambda x: self.spinning.spin()
+        with self.spinning.ends():
+            warnings = self.warnings_of(endless)
+        self.assertExpectedInline(
+            warnings,
+            """range_autotune_test::op_autotuned: candidate 'endless' is left out: it does not compile: generating its code takes longer than 600 s, see torch._inductor.config.custom_op_candidate_time_limit_s""",
+        )
+        self.assertEqual(counters["inductor"]["subgraph_module_loads"], 1)
+
+    def test_endless_call(self):
+        _, endless = self.inner_op()
+        self._library.impl("inner", lambda x: self.spinning.spin(), "CPU")
+        with self.spinning.ends():
+            warnings = self.warnings_of(endless)
+        self.assertExpectedInline(
+            warnings,
+            """range_autotune_test::op_autotuned: candidate 'endless' is left out in range [0, inf): it does not run: a call of it takes longer than 600 s, see torch._inductor.config.custom_op_candidate_time_limit_s""",
+        )
+
+    def test_load_that_hangs(self):
+        hang = threading.Event()
+        self.addCleanup(hang.set)
+        load = SubgraphModule.load
+        loads = []
+
+        def hang_first(module):
+            loads.append(module)
+            if module is loads[0]:
+                hang.wait()
+            return load(module)
+
+        def hangs(x):
+            return x + 1
+
+        def raises(x):
+            raise ValueError
+
+        executor = LimitedExecutor(1, "loading its code", 3.0)
+        self.warnings_of(raises)  # now the winner's kernel takes no time to load
+        torch._dynamo.reset()
+        with (
+            mock.patch.object(SubgraphModule, "load", hang_first),
+            mock.patch.object(compiling, "_executor", lambda *_: executor),
+        ):
+            warnings = self.warnings_of(hangs)
+        self.assertExpectedInline(
+            warnings,
+            """range_autotune_test::op_autotuned: candidate 'hangs' is left out: it does not compile: loading its code takes longer than 3 s, see torch._inductor.config.custom_op_candidate_time_limit_s""",
+        )
+
+    def test_compiler_that_hangs(self):
+        """The model compiles, and the process exits, with no regard to it."""
+        with tempfile.TemporaryDirectory() as folder:
+            compiler = pathlib.Path(folder, "g++")
+            compiler.write_text(
+                '#!/bin/sh\ncase "$*" in *.cpp*) echo $$ > $0.pid; exec sleep 100000;;'
+                ' esac\nexec g++ "$@"\n'
+            )
+            compiler.chmod(0o755)
+            done = run_script(
+                f"""
+                import torch
+                from torch._inductor import config
+                from torch._inductor.cpu_vec_isa import pick_vec_isa
+                from torch._inductor.kernel.custom_op import *
+                from torch._inductor.range_autotune import compiling, limits
+
+                @torch.library.custom_op("limits::op", mutates_args=())
+                def op(x: torch.Tensor) -> torch.Tensor:
+                    return x + 1
+
+                def hangs(x):
+                    return x + 1
+
+                op.register_fake(torch.empty_like)
+                patches = {{"cpp.cxx": ("{compiler}",)}}
+                hanging = CustomOpConfig(hangs, config_patches=patches)
+                register_custom_op_autotuning(op, configs=[hanging])
+                pick_vec_isa()  # it runs the compiler too
+                executor = limits.LimitedExecutor(1, "loading its code", 5.0)
+                compiling._executor = lambda *_: executor
+                config.force_disable_caches = True
+                print(torch.compile(lambda x: op(x))(torch.zeros(())).item())
+                """
+            )
+            with contextlib.suppress(FileNotFoundError):  # it was not even started
+                os.kill(
+                    int(pathlib.Path(f"{compiler}.pid").read_text()), signal.SIGKILL
+                )
+        self.assertEqual(done.stdout, "1.0\n")
+        self.assertRegex(
+            done.stderr,
+            "'hangs' is left out: it does not compile: loading its code takes longer",
+        )
+
+    def test_bad_setting_is_the_user_s_error(self):
+        with self.assertRaisesRegex(Exception, "must be a positive number of seconds"):
+            self.warnings_of(torch.clone, custom_op_candidate_time_limit_s=0)
+
+
+if __name__ == "__main__":
+    run_tests()

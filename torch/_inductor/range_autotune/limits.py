@@ -1,0 +1,283 @@
+"""
+What a candidate may take: time, where it can be ended, and memory.
+
+Tracing, generating code and calls run on the thread that compiles; Python code there is
+ended by an exception. A call into C is not: its end is waited for, and the candidate is
+out then. Loading runs in threads of its own, which nobody waits for longer than the limit.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import math
+import threading
+import time
+import weakref
+from concurrent import futures
+from typing import Any, TYPE_CHECKING, TypeVar
+
+import torch
+
+from .. import config
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+_SETTING = "torch._inductor.config.custom_op_candidate_time_limit_s"
+# An exception that was swallowed, by a bare `except:` for one, is raised again.
+_AGAIN_S = 1.0
+# What the end of the process waits for loads that go on. Most are done by then; native
+# code does not like to be cut off; a compiler that hangs must not keep the process.
+_EXIT_WAIT_S = 5.0
+# What the CPU's allocator raises is a RuntimeError.
+_NO_MEMORY_ON_CPU = "DefaultCPUAllocator: can't allocate memory"
+
+
+class TookTooLong(Exception):
+    """A candidate was ended, or is not waited for any longer; says what it was at."""
+
+    def __init__(self, what: str, limit_s: float) -> None:
+        super().__init__(f"{what} takes longer than {limit_s:g} s, see {_SETTING}")
+
+
+def time_limit_s() -> float | None:
+    """
+    What each step of a candidate may take; None for no limit.
+
+    Raises:
+        ValueError: if the setting is neither.
+    """
+    limit_s: Any = config.custom_op_candidate_time_limit_s
+    if limit_s is None:
+        return None
+    number = isinstance(limit_s, (int, float)) and not isinstance(limit_s, bool)
+    if not (number and 0 < limit_s < math.inf):
+        raise ValueError(
+            f"{_SETTING} must be a positive number of seconds, or None for no limit, "
+            f"got {limit_s!r}"
+        )
+    return float(limit_s)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that there is not enough memory, on whatever device."""
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
+        _NO_MEMORY_ON_CPU in str(error)
+    )
+
+
+def call_within(
+    limit_s: float | None, what: str, call: Callable[..., T], *args: Any
+) -> T:
+    """
+    Calls, and ends Python code of the call that runs longer than the limit.
+
+    May be nested. Nothing is raised in this thread after the call, and no thread is left.
+
+    Args:
+        what: the call is, for the message.
+
+    Raises:
+        TookTooLong: if the limit was passed, also where the call came back by itself.
+    """
+    if limit_s is None:
+        return call(*args)
+    alarm = _Alarm(limit_s)
+    result, error = _run(alarm, lambda: call(*args))
+    interrupted = error is None or isinstance(error, (Exception, alarm.interruption))
+    if alarm.has_rung() and interrupted:
+        error = None
+        raise TookTooLong(what, limit_s)
+    try:
+        if error is not None:
+            raise error
+        return result  # type: ignore[return-value]  # what call returned
+    finally:
+        error = None  # see _run
+
+
+def _run(alarm: _Alarm, call: Callable[[], T]) -> tuple[T | None, BaseException | None]:
+    """
+    What the call returned and raised, with the alarm stopped.
+
+    The interruption may be raised at any place between ``start`` and the end of ``stop``.
+    Setting ``over`` is none: once it is set at most one interruption is on its way, and
+    there is a handler for that one.
+    """
+    result, error = None, None
+    try:
+        try:
+            alarm.start()
+            result = call()
+            alarm.over = True
+        except BaseException as e:
+            alarm.over = True
+            error = e
+        alarm.stop()
+    except BaseException as e:
+        alarm.over = True
+        alarm.stop()
+        if not isinstance(e, alarm.interruption):  # Ctrl-C
+            error = e
+    try:
+        return result, error
+    finally:
+        # Frames are kept by their exception; one that kept it in turn would keep itself,
+        # and the call's tensors, until the garbage collector comes by.
+        error = None
+
+
+class _Alarm:
+    """
+    Raises ``interruption``, a BaseException, in the thread that made it.
+
+    Args:
+        limit_s: rings then, and every ``_AGAIN_S`` after, until it is stopped.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        # A class of its own tells it from that of a limit around this one.
+        self.interruption: type[BaseException] = type(
+            "_Interruption", (BaseException,), {}
+        )
+        self.over = False
+        self._limit_s = limit_s
+        self._deadline_s = time.monotonic() + limit_s
+        self._raised = False
+        self._thread_id = threading.get_ident()
+        self._stopped = threading.Event()
+        # Who holds it may raise. `stop` takes it for good; it can be taken twice because
+        # `stop` may be interrupted, and called again.
+        self._may_raise = threading.RLock()
+
+    def start(self) -> None:
+        """Limits what this thread does from now on."""
+        thread = threading.Thread(
+            target=self._watch, name="custom_op_time_limit", daemon=True
+        )
+        thread.start()
+
+    def _watch(self) -> None:
+        wait_s = min(self._limit_s, threading.TIMEOUT_MAX)
+        while not self._stopped.wait(wait_s):
+            if not self._may_raise.acquire(blocking=False):
+                return
+            try:
+                if self.over:
+                    return
+                self._raised = True
+                _set_async_exception(self._thread_id, self.interruption)
+            finally:
+                self._may_raise.release()
+            wait_s = _AGAIN_S
+
+    def stop(self) -> None:
+        """Takes back an interruption that is on its way; there will be no other."""
+        self._may_raise.acquire()
+        if self._raised:
+            _set_async_exception(self._thread_id, None)
+        self._stopped.set()
+
+    def has_rung(self) -> bool:
+        """Whether the limit is passed; for a stopped alarm."""
+        return self._raised or time.monotonic() > self._deadline_s
+
+
+def _set_async_exception(thread_id: int, exception: type[BaseException] | None) -> None:
+    """Makes a thread raise before its next step in Python; None takes that back."""
+    given = None if exception is None else ctypes.py_object(exception)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), given)
+
+
+class LimitedExecutor(futures.Executor):
+    """
+    Runs calls in threads that nobody waits for longer than a limit.
+
+    A call that takes longer makes room for the next one, and neither keeps the process
+    from exiting, as a ThreadPoolExecutor's would. As a context manager it waits for all
+    calls, unless the block raised: then those that have not begun are cancelled, and none
+    is waited for.
+
+    Args:
+        threads: how many calls run at once, not counting those past the limit.
+        what: the calls are, for the message.
+        limit_s: of each call, from when it begins; None for none.
+    """
+
+    def __init__(self, threads: int, what: str, limit_s: float | None) -> None:
+        self._room = threading.Semaphore(threads)
+        self._what = what
+        self._limit_s = limit_s
+        self._closed = False
+        self._submitted: weakref.WeakSet[futures.Future[Any]] = weakref.WeakSet()
+
+    def submit(
+        self, fn: Callable[..., T], /, *args: Any, **kwargs: Any
+    ) -> futures.Future[T]:
+        """
+        Returns:
+            A future; its exception is TookTooLong if the call is not waited for any more.
+        """
+        if self._closed:
+            raise RuntimeError("no calls are taken after shutdown")
+        future: futures.Future[T] = futures.Future()
+        self._submitted.add(future)
+        _start_daemon(lambda: self._serve(future, lambda: fn(*args, **kwargs)))
+        return future
+
+    def _serve(self, future: futures.Future[T], call: Callable[[], T]) -> None:
+        with self._room:
+            if not future.set_running_or_notify_cancel():
+                return None
+            if self._limit_s is None:
+                return fulfil(future, call)
+            done: futures.Future[T] = futures.Future()
+            _start_daemon(lambda: fulfil(done, call))
+            futures.wait([done], self._limit_s)
+            if done.done():
+                return fulfil(future, done.result)
+            return future.set_exception(TookTooLong(self._what, self._limit_s))
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """As of any executor; without ``wait``, calls go on or are left to hang."""
+        self._closed = True
+        submitted = list(self._submitted)
+        if cancel_futures:
+            for future in submitted:
+                future.cancel()
+        if wait:
+            futures.wait(submitted)
+
+    def __exit__(self, exc_type: Any, exc_val: Any, exc_tb: Any) -> None:
+        raised = exc_type is not None
+        self.shutdown(wait=not raised, cancel_futures=raised)
+
+
+def fulfil(future: futures.Future[T], call: Callable[[], T]) -> None:
+    """Gives a future the result or the error of a call."""
+    try:
+        result = call()
+    except BaseException as e:
+        future.set_exception(e)
+    else:
+        future.set_result(result)
+
+
+_daemons: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+
+
+def _start_daemon(target: Callable[[], None]) -> None:
+    thread = threading.Thread(target=target, name="custom_op_load", daemon=True)
+    _daemons.add(thread)
+    thread.start()
+
+
+@atexit.register
+def _wait_at_exit() -> None:
+    deadline_s = time.monotonic() + _EXIT_WAIT_S
+    for thread in list(_daemons):
+        thread.join(max(deadline_s - time.monotonic(), 0))

@@ -1,0 +1,368 @@
+"""
+Whether a candidate survives one call, found out in a process of its own.
+
+A call that never returns, or ends its process, cannot be survived where it is made. With
+``torch._inductor.config.autotune_in_subproc`` candidates are therefore called there first,
+at each size that they are measured at: what writes outside of its tensors may do so at one
+size and not at another, and a call costs little once its module is loaded. The process is
+one of Inductor's TuningProcess: started once, killed at the limit, started again when it
+is needed again. (Those of multiprocessing would run the user's main module.)
+
+Not tried are candidates that call custom ops, which only this process knows, collectives,
+and constants other than tensors.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import dataclasses
+import functools
+import logging
+import os
+import pickle
+import signal
+import subprocess
+import threading
+from typing import Any, TYPE_CHECKING
+
+from torch._dynamo.device_interface import get_interface_for_device
+from torch._dynamo.utils import counters
+from torch._inductor.autotune_process import TuningProcess
+from torch._inductor.codecache import PyCodeCache
+from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+import torch
+
+from .. import config
+from .candidates import one_line
+from .inputs import describe_inputs, TensorSpec
+from .limits import is_out_of_memory, TookTooLong
+from .measure import failure_of
+
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from .call_site import CallSite
+    from .inputs import SizePoint
+    from .registration import InputGenFns
+    from .subgraph_module import SubgraphModule
+
+log = logging.getLogger("torch._inductor.kernel.custom_op")
+
+# It takes 7 s on a machine with two cores, most of it imports.
+_START_LIMIT_S = 300.0
+# From when a killed process is gone from the system's view; more means that it is stuck
+# in a driver, and nobody can do anything about it.
+_END_LIMIT_S = 10.0
+# More than a selector takes is not needed.
+_LONGEST_WAIT_S = 1e6
+# Inductor settings of these types travel; others are hooks of this process.
+_PLAIN = (bool, int, float, str, tuple, type(None))
+
+
+@dataclasses.dataclass(frozen=True)
+class SentTensor:
+    """A tensor whose values travel to the other process, in the CPU's memory."""
+
+    flat: torch.Tensor
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    device: torch.device
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> SentTensor:
+        """Without what its storage has around it."""
+        size, stride = tuple(tensor.shape), tensor.stride()
+        length = TensorSpec(size, stride, tensor.dtype, tensor.device).storage_length
+        flat = tensor.detach().as_strided((length,), (1,)).cpu().clone()
+        return cls(flat, size, stride, tensor.device)
+
+    def make(self) -> torch.Tensor:
+        """The tensor, on its device."""
+        return self.flat.to(self.device).as_strided(self.size, self.stride)
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """
+    How a trial ended that came to its end.
+
+    Args:
+        reason: why the candidate is out; None if it is not.
+        reusable: whether the process is good for others, which it is not after an error
+            that left the device unusable.
+    """
+
+    reason: str | None
+    reusable: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """
+    One call of a candidate, to be pickled and made in another process.
+
+    Args:
+        key, path: of the generated module.
+        constants: the module's, by name.
+        arguments: of its ``call``.
+        settings: Inductor's, where they differ from the default.
+    """
+
+    key: str
+    path: str
+    constants: Mapping[str, SentTensor]
+    arguments: Sequence[int | TensorSpec | SentTensor]
+    settings: Mapping[str, Any]
+
+    def load(self) -> str | None:
+        """
+        Imports what the module needs, finds its kernels; for the other process.
+
+        Returns:
+            What went wrong: not the candidate, which was loaded before.
+        """
+        try:
+            self._module()
+        except Exception as e:
+            return one_line(e)
+        return None
+
+    def _module(self) -> Any:
+        with config.patch(dict(self.settings)):
+            return _load(self.key, self.path)
+
+    def __call__(self) -> Verdict:
+        """Makes the call; for the other process."""
+        devices = {a.device for a in self.arguments if not isinstance(a, int)}
+        try:
+            with config.patch(dict(self.settings)), torch.no_grad():
+                self._call()
+            _synchronize(devices)
+        except Exception as e:
+            # There was less memory than there is for those who measure.
+            reason = None if is_out_of_memory(e) else failure_of(e).reason
+        else:
+            return Verdict(None)
+        return Verdict(reason and f"it does not run: {reason}", _are_usable(devices))
+
+    def _call(self) -> None:
+        module = self._module()
+        for name, constant in self.constants.items():
+            setattr(module, name, constant.make())
+        module.call([a if isinstance(a, int) else a.make() for a in self.arguments])
+
+
+@functools.cache
+def _load(key: str, path: str) -> Any:
+    return PyCodeCache.load_by_key_path(key, path, attrs={})
+
+
+def _synchronize(devices: set[torch.device]) -> None:
+    for device in devices:
+        if device.type != "cpu":
+            get_interface_for_device(device).synchronize(device)
+            # The measuring process needs the memory next.
+            torch.get_device_module(device).empty_cache()
+
+
+def _are_usable(devices: set[torch.device]) -> bool:
+    """Whether devices still work: some errors stay until the process ends."""
+    try:
+        for device in devices:
+            torch.zeros(1, device=device)
+        _synchronize(devices)
+    except Exception:
+        return False
+    return True
+
+
+def _settle_in() -> None:
+    """
+    Leaves the terminal to the process that this one works for, and crashes to the system.
+
+    Inductor's crash handler prints a stack trace and hides the signal.
+    """
+    import resource  # Unix has it
+
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for crash in (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL):
+        signal.signal(crash, signal.SIG_DFL)
+
+
+def try_in_process(
+    modules: Mapping[int, SubgraphModule],
+    site: CallSite,
+    point: SizePoint,
+    input_gen_fns: InputGenFns,
+    limit_s: float | None,
+) -> dict[int, str]:
+    """
+    Calls candidates once at a size, each in another process.
+
+    Args:
+        modules: loaded ones, by candidate; of those that can be tried.
+        limit_s: for the inputs and the call.
+
+    Returns:
+        By candidate why it is out.
+
+    Raises:
+        MemoryError, ValueError: see ``describe_inputs``.
+    """
+    described = describe_inputs(site, point, input_gen_fns)
+    arguments = [point.values[symbol] for symbol in site.symbols()] + [
+        SentTensor.of(x) if isinstance(x, torch.Tensor) else x for x in described
+    ]
+    reasons = {}
+    for index, module in modules.items():
+        trial = make_trial(module, arguments)
+        reason = None if trial is None else PROCESS.try_one(trial, limit_s)
+        if reason is not None:
+            reasons[index] = reason
+    return reasons
+
+
+def make_trial(module: SubgraphModule, arguments: Sequence[Any]) -> Trial | None:
+    """None if the module has constants that cannot travel."""
+    constants = {
+        name: SentTensor.of(constant)
+        for name, constant in module.constants.items()
+        if isinstance(constant, torch.Tensor)
+    }
+    if len(constants) < len(module.constants):
+        return None
+    loaded = module.load()
+    return Trial(
+        loaded.key,
+        loaded.__file__,
+        constants,
+        arguments,
+        module.run_in_context(_settings),
+    )
+
+
+def _settings() -> dict[str, Any]:
+    changed = config._get_dict(skip_default=True)  # type: ignore[attr-defined]  # a config module's class has it
+    plain = {k: v for k, v in changed.items() if isinstance(v, _PLAIN)}
+    # One call does not need compile workers of its own.
+    return {**plain, "compile_threads": 1}
+
+
+class TrialProcess:
+    """
+    The process that trials run in; started when one is needed, one trial at a time.
+
+    It ignores Ctrl-C and ends with the process that started it.
+    """
+
+    def __init__(self) -> None:
+        self._cannot_start = False
+        self._forget()
+        atexit.register(self.end)
+        if hasattr(os, "register_at_fork"):  # not on Windows
+            os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        """After a fork the process is the parent's."""
+        self._lock = threading.Lock()
+        self._process: TuningProcess | None = None
+
+    def try_one(self, trial: Trial, limit_s: float | None) -> str | None:
+        """Why a candidate is out; None if it is not, or if no process can be had."""
+        counters["inductor"]["custom_op_candidate_trials"] += 1
+        with self._lock:
+            try:
+                return self._outcome(trial, limit_s)
+            except BaseException:  # its answer would be taken for a later one
+                self.end()
+                raise
+
+    def end(self) -> None:
+        """Ends the process at once; the next trial starts another one."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.process.wait(_END_LIMIT_S)
+        with contextlib.suppress(OSError):  # for what could not be sent any more
+            process.close()
+
+    def _outcome(self, trial: Trial, limit_s: float | None) -> str | None:
+        if not self._is_running() and not self._start():
+            return None
+        if problem := self._ask(trial.load, _START_LIMIT_S):
+            log.info("%s cannot be tried in another process: %s", trial.path, problem)
+            return None
+        answer = self._ask(trial, limit_s)
+        if not isinstance(answer, Verdict):
+            return answer
+        if not answer.reusable:
+            self.end()
+        return answer.reason
+
+    def _is_running(self) -> bool:
+        return self._process is not None and self._process.alive()
+
+    def _start(self) -> bool:
+        if self._cannot_start:
+            return False
+        counters["inductor"]["custom_op_trial_processes"] += 1
+        self.end()
+        try:
+            self._process = TuningProcess(device=None)
+            problem = self._ask(_settle_in, _START_LIMIT_S)
+        except (OSError, ValueError) as e:  # ValueError: on Windows
+            problem = str(e)
+        if problem is None:
+            return True
+        self.end()
+        self._cannot_start = True
+        log.warning("Candidates are not tried in a process of their own: %s", problem)
+        return False
+
+    def _ask(self, job: Any, limit_s: float | None) -> Any:
+        """
+        Has a job done.
+
+        Returns:
+            What it returned; if it did not, why not, as a string.
+        """
+        process = self._process
+        assert process is not None
+        wait_s = None if limit_s is None else min(limit_s, _LONGEST_WAIT_S)
+        try:
+            process.put(job, extra_env=_environment())
+            if process.selector.select(wait_s):
+                return process.get()
+        except (EOFError, BrokenPipeError, pickle.UnpicklingError):
+            return self._crash(process)
+        self.end()
+        return str(TookTooLong("a call of it", wait_s or 0.0))
+
+    def _crash(self, process: TuningProcess) -> str:
+        """What became of a process that closed its pipes."""
+        try:
+            status = process.process.wait(_END_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            return "its process stopped answering"
+        finally:
+            self.end()
+        if status >= 0:
+            return f"it ended its process with status {status}"
+        return f"it crashed with signal {-status} ({signal.strsignal(-status)})"
+
+
+def _environment() -> dict[str, str]:
+    """Where the other process finds what was compiled here."""
+    names = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+    cache_dir()  # sets the first
+    return {name: os.environ[name] for name in names if name in os.environ}
+
+
+PROCESS = TrialProcess()
