@@ -11,6 +11,10 @@ import dataclasses
 from typing import Any, TYPE_CHECKING
 
 from torch._dynamo.utils import counters
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+)
 from torch.fx.experimental.symbolic_shapes import _ShapeEnvGuardError
 from torch.utils import _pytree as pytree
 
@@ -142,6 +146,8 @@ def trace_candidate(
             f"it guards on a size, {condition}. If that always holds, say so with "
             "torch._check in the op's fake kernel",
         )
+    except (DataDependentOutputException, DynamicOutputShapeException) as e:
+        return Rejection(candidate, f"it depends on data, through {e.func}")
     except Exception as e:
         return Rejection(candidate, one_line(e))
     return TracedCandidate(candidate, graph)
@@ -149,10 +155,10 @@ def trace_candidate(
 
 def one_line(error: BaseException) -> str:
     """An exception for a warning."""
-    first = (str(error).strip() or repr(error)).splitlines()[0]
-    if isinstance(error, CandidateError):
-        return first
-    return f"{type(error).__name__}: {first}"
+    first, kind = str(error).strip().partition("\n")[0], type(error).__name__
+    if not first:
+        return kind
+    return first if isinstance(error, CandidateError) else f"{kind}: {first}"
 
 
 def _candidate_graph(
