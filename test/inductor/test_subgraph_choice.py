@@ -510,6 +510,17 @@ class TestRecordedGuards(ChoiceTestCase):
         self.shape_env.guard_or_defer_runtime_assert(condition, "why")
         self.assertEqual(len(self.shape_env.guards), 1)
 
+    def test_what_is_generated_inside_counts_for_itself(self):
+        with recorded_guards() as outer:
+            self.shape_env.evaluate_expr(self.s0 > 50)
+            with recorded_guards() as inner:
+                self.shape_env.evaluate_expr(self.s0 > 60)
+            self.shape_env.evaluate_expr(self.s0 > 70)
+        self.assertEqual(inner, [self.s0 > 60])
+        self.assertEqual(outer, [self.s0 > 50, self.s0 > 70])
+        self.guard(self.s0 > 50)
+        self.assertEqual(len(self.shape_env.guards), 1)
+
     def test_ends_with_an_error(self):
         evaluate = self.shape_env.evaluate_expr
         with self.assertRaises(ZeroDivisionError), recorded_guards():

@@ -58,6 +58,7 @@ from .numerics import find_mismatch
 from .ranges import ANY_SIZE, DimRange, fill_gaps, representative_sizes, Segment
 from .registration import Contest, make_contest, Registration
 from .report import log_header, log_winners, warn_left_out
+from .stale_code import note_lowered
 
 
 if TYPE_CHECKING:
@@ -179,6 +180,7 @@ def lower_region(
         IR nodes, one for each output of the region.
     """
     result = None
+    note_lowered(registration.op)
     V.active_user_lowering_ops.add(registration.op)
     try:
         site = CallSite.from_region(body.graph, call, inputs)

@@ -26,11 +26,13 @@ from torch.fx.passes.utils.fuser_utils import (
 import torch
 
 from ..codegen.subgraph import writes
-from .registration import Registration
+from .stale_code import registration_of
 
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from .registration import Registration
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
@@ -77,11 +79,8 @@ def form_regions(gm: torch.fx.GraphModule) -> None:
 
 def _dispatched_registration(node: torch.fx.Node) -> Registration | None:
     """The registration of a call that may get more than one winner."""
-    from ..lowering import user_lowerings
-
-    lowering = user_lowerings.get(node.target)  # type: ignore[call-overload]
-    registration = getattr(lowering, "registration", None)
-    if not isinstance(registration, Registration):
+    registration = registration_of(node.target)
+    if registration is None:
         return None
     if registration.split is None and (
         registration.contest is None or registration.contest.table is None
