@@ -587,6 +587,13 @@ class TestModule(ChoiceTestCase):
             module.load()
         self.assertEqual(counters["inductor"]["subgraph_module_loads"], 1)
 
+    def test_an_interrupt_is_no_error_of_the_module(self):
+        module = SubgraphModule(V.graph, "", ())
+        with mock.patch.object(module, "_load", side_effect=KeyboardInterrupt):
+            self.assertRaises(KeyboardInterrupt, module.load)
+        module.load()
+        self.assertEqual(counters["inductor"]["subgraph_module_loads"], 1)
+
     def test_loads_under_the_config_it_was_made_under(self):
         seen = []
         with config.patch(realize_reads_threshold=7):

@@ -173,23 +173,23 @@ class SubgraphModule:
         self._context = contextvars.copy_context()
         self._lock = threading.Lock()
         self._module: Any = None
-        self._error: BaseException | None = None
+        self._error: Exception | None = None
 
     def load(self) -> Any:
         """
         The module; later callers wait for the first.
 
         Raises:
-            What compiling raised, for every caller.
+            What compiling raised, for every caller; an interrupt for the one that was
+            interrupted, and the next one starts anew.
         """
         with self._lock:
             if self._graph is not None:
                 try:
                     self._module = self._context.run(self._load, self._graph)
-                except BaseException as e:
+                except Exception as e:
                     self._error = e
-                finally:
-                    self._graph = None
+                self._graph = None
         if self._error is not None:
             raise self._error
         return self._module

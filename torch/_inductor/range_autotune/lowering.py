@@ -306,8 +306,9 @@ def compile_candidates(tuning: Tuning) -> None:
     While one is generated here, those before it are compiled in other threads.
     """
     threads = max(config.compile_threads or 1, 1)
-    with ThreadPoolExecutor(threads, "custom_op_precompile") as pool:
-        loads = {}
+    pool = ThreadPoolExecutor(threads, "custom_op_precompile")
+    loads = {}
+    try:
         for index, traced in list(tuning.traced.items()):
             if index == FALLBACK_INDEX and not _fallback_runs(tuning):
                 continue
@@ -315,9 +316,12 @@ def compile_candidates(tuning: Tuning) -> None:
             if module is not None:
                 tuning.modules[index] = module
                 loads[index] = pool.submit(module.load)
-    for index, load in loads.items():
-        if error := load.exception():
-            tuning.reject(index, f"it does not compile: {one_line(error)}")
+        for index, load in loads.items():
+            if error := load.exception():
+                tuning.reject(index, f"it does not compile: {one_line(error)}")
+    finally:
+        # Where an interrupt ends this, what has not begun to compile must not hold it up.
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _generate(
