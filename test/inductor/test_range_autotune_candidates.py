@@ -397,7 +397,7 @@ class TestOneLine(OpTestCase):
     def test_one_line(self):
         self.assertEqual(one_line(ValueError("a\nb")), "ValueError: a")
         self.assertEqual(one_line(CandidateError("why\nmore")), "why")
-        self.assertEqual(one_line(KeyError()), "KeyError: KeyError()")
+        self.assertEqual(one_line(KeyError()), "KeyError")
 
 
 if __name__ == "__main__":

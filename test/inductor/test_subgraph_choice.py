@@ -500,6 +500,17 @@ class TestRecordedGuards(ChoiceTestCase):
         self.shape_env.guard_or_defer_runtime_assert(condition, "why")
         self.assertEqual(len(self.shape_env.guards), 1)
 
+    def test_what_is_generated_inside_counts_for_itself(self):
+        with recorded_guards() as outer:
+            self.shape_env.evaluate_expr(self.s0 > 50)
+            with recorded_guards() as inner:
+                self.shape_env.evaluate_expr(self.s0 > 60)
+            self.shape_env.evaluate_expr(self.s0 > 70)
+        self.assertEqual(inner, [self.s0 > 60])
+        self.assertEqual(outer, [self.s0 > 50, self.s0 > 70])
+        self.guard(self.s0 > 50)
+        self.assertEqual(len(self.shape_env.guards), 1)
+
     def test_ends_with_an_error(self):
         evaluate = self.shape_env.evaluate_expr
         with self.assertRaises(ZeroDivisionError), recorded_guards():
@@ -542,6 +553,13 @@ class TestModule(ChoiceTestCase):
         self.assertEqual({type(e) for e in errors}, {RuntimeError})
         with self.assertRaisesRegex(RuntimeError, "no compiler"):
             module.load()
+        self.assertEqual(counters["inductor"]["subgraph_module_loads"], 1)
+
+    def test_an_interrupt_is_no_error_of_the_module(self):
+        module = SubgraphModule(V.graph, "", ())
+        with mock.patch.object(module, "_load", side_effect=KeyboardInterrupt):
+            self.assertRaises(KeyboardInterrupt, module.load)
+        module.load()
         self.assertEqual(counters["inductor"]["subgraph_module_loads"], 1)
 
     def test_loads_under_the_config_it_was_made_under(self):

@@ -12,7 +12,7 @@ import dataclasses
 import re
 from typing import Any, TYPE_CHECKING
 
-from torch._inductor.lowering import user_lowerings, validate_ir
+from torch._inductor.lowering import validate_ir
 from torch._inductor.select_algorithm import ExternKernelChoice
 from torch._inductor.utils import convert_shape_to_inductor
 from torch.utils import _pytree as pytree
@@ -35,6 +35,7 @@ from torch._inductor.range_autotune.registration import (
     TuningOptions,
 )
 from torch._inductor.range_autotune.signatures import implementation_name
+from torch._inductor.range_autotune.stale_code import install, registration_of
 
 
 if TYPE_CHECKING:
@@ -59,10 +60,13 @@ class AutotunedLowering:
     registration: Registration
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """See ``lower_call``."""
+        """See ``lower_call``; None if the compilation began before the registration."""
         from torch._inductor.range_autotune.lowering import lower_call
 
-        result = lower_call(self.registration, args, kwargs)
+        registration = registration_of(self.registration.op)
+        if registration is None:
+            return None
+        result = lower_call(registration, args, kwargs)
         if result is not None:
             validate_ir(result)
         return result
@@ -90,7 +94,9 @@ def register_custom_op_autotuning(
     The op itself, called eagerly, competes too. With ranges the choice is made for each
     range of a size, and compiled code dispatches on the size that it meets, without a
     guard on it. Registering an op again replaces what was registered; a call that raises
-    changes nothing.
+    changes nothing. Code in which the op was compiled before is dropped, and compiled
+    again when it is next called; a compilation that is under way ends under the
+    registrations that it began with.
 
     Ranges are given in one of three forms: range fields on CustomOpConfigs,
     CustomOpRangeConfigs, or ``dispatch_on`` with ``split_points``.
@@ -156,7 +162,7 @@ def register_custom_op_autotuning(
         config_generator=config_generator,
         split=split,
     )
-    user_lowerings[op] = AutotunedLowering(registration)
+    install(op, AutotunedLowering(registration))
 
 
 def _create_fallback_choice(op_overload: torch._ops.OpOverload) -> ExternKernelChoice:

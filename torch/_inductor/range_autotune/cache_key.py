@@ -23,11 +23,13 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 import torch
 
-from .registration import Registration
+from .stale_code import registrations_in_force
 
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from .registration import Registration
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
@@ -52,7 +54,7 @@ class Unhashable(Exception):
 
 def registrations_key() -> str:
     """
-    A digest of all registrations.
+    A digest of all registrations that the compilation under way goes by.
 
     All count, not only those of ops in the graph: an implementation may call any op.
 
@@ -60,17 +62,9 @@ def registrations_key() -> str:
         BypassFxGraphCache: where one cannot be hashed; the graph is then not cached.
     """
     from ..codecache import BypassFxGraphCache
-    from ..lowering import user_lowerings
 
-    registrations = [
-        registration
-        for lowering in user_lowerings.values()
-        if isinstance(
-            registration := getattr(lowering, "registration", None), Registration
-        )
-    ]
     parts = []
-    for registration in sorted(registrations, key=lambda r: str(r.op)):
+    for _, registration in sorted(registrations_in_force().items()):
         try:
             parts.append(fingerprint(registration))
         except Unhashable as e:

@@ -15,6 +15,10 @@ from typing import Any, TYPE_CHECKING
 
 from torch._dynamo.utils import counters
 from torch._library.custom_ops import OPDEFS
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+)
 from torch.fx.experimental.symbolic_shapes import _ShapeEnvGuardError
 from torch.utils import _pytree as pytree
 
@@ -172,6 +176,8 @@ def trace_candidate(
             f"it guards on a size, {condition}. If that always holds, say so with "
             "torch._check in the op's fake kernel",
         )
+    except (DataDependentOutputException, DynamicOutputShapeException) as e:
+        return Rejection(candidate, f"it depends on data, through {e.func}")
     except Exception as e:
         return Rejection(candidate, one_line(e))
     return TracedCandidate(candidate, graph)
@@ -236,10 +242,11 @@ def _plain_body(
 
 def one_line(error: BaseException) -> str:
     """An exception for a warning."""
-    first = (str(error).strip() or repr(error)).splitlines()[0]
-    if isinstance(error, (CandidateError, TookTooLong)):
-        return first
-    return f"{type(error).__name__}: {first}"
+    first, kind = str(error).strip().partition("\n")[0], type(error).__name__
+    if not first:
+        return kind
+    says_all = isinstance(error, (CandidateError, TookTooLong))
+    return first if says_all else f"{kind}: {first}"
 
 
 def _call_candidate(candidate: Candidate, site: CallSite) -> _OpCall:

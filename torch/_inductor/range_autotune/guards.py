@@ -70,11 +70,13 @@ def recorded_guards() -> Iterator[list[sympy.Basic]]:
         graph being compiled; filled while the block runs.
     """
     shape_env = V.graph.sizevars.shape_env
-    evaluate = shape_env.evaluate_expr
+    # Set where an implementation calls another autotuned op; what is generated for that
+    # one's benchmarks asks for nothing here.
+    outer = vars(shape_env).get("evaluate_expr")
     found: list[sympy.Basic] = []
 
     def record(expr: sympy.Basic, *args: Any, **kwargs: Any) -> sympy.Basic:
-        value = evaluate(expr, *args, **kwargs)
+        value = type(shape_env).evaluate_expr(shape_env, expr, *args, **kwargs)
         # Data-dependent symbols have no guards, only answers that hold for any value.
         backed = expr.free_symbols <= shape_env.backed_var_to_val.keys()
         if backed and shape_env._maybe_evaluate_static(expr) is None:
@@ -86,7 +88,10 @@ def recorded_guards() -> Iterator[list[sympy.Basic]]:
         with shape_env.suppress_guards():
             yield found
     finally:
-        del shape_env.evaluate_expr
+        if outer is None:
+            del shape_env.evaluate_expr
+        else:
+            shape_env.evaluate_expr = outer  # type: ignore[method-assign]  # as it was
         # It would answer later callers from here, and not add the guards they need.
         type(shape_env).guard_or_defer_runtime_assert.cache_clear()
 

@@ -25,6 +25,7 @@ from .measure import ChoiceRules, choose_winners
 from .ranges import DimRange, fill_gaps, Segment
 from .report import log_header, log_winners
 from .rounds import measure_rounds
+from .stale_code import note_lowered
 from .tuning import as_for, prepare, Tuning
 
 
@@ -83,6 +84,8 @@ def lower_region(
         IR nodes, one for each output of the region.
     """
     result = None
+    for call in calls:
+        note_lowered(call.target)
     with lowered_as_not_registered(call.target for call in calls):
         try:
             site = CallSite.from_region(body.graph, calls, inputs)

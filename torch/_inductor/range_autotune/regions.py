@@ -29,12 +29,14 @@ import torch
 from .. import config
 from ..codegen.subgraph import writes
 from .joint import can_join, joined
-from .registration import Registration
 from .signatures import argument_names
+from .stale_code import registration_of
 
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+
+    from .registration import Registration
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
@@ -83,11 +85,8 @@ def form_regions(gm: torch.fx.GraphModule) -> None:
 
 def _dispatched_registration(node: torch.fx.Node) -> Registration | None:
     """The registration of a call that may get more than one winner."""
-    from ..lowering import user_lowerings
-
-    lowering = user_lowerings.get(node.target)  # type: ignore[call-overload]
-    registration = getattr(lowering, "registration", None)
-    if not isinstance(registration, Registration):
+    registration = registration_of(node.target)
+    if registration is None:
         return None
     if registration.dim is None:
         return None

@@ -62,23 +62,23 @@ class Once(Generic[T]):
         self._compute: Callable[[], T] | None = compute
         self._lock = threading.Lock()
         self._value: Any = None
-        self._error: BaseException | None = None
+        self._error: Exception | None = None
 
     def get(self) -> T:
         """
         The value.
 
         Raises:
-            What computing it raised, for every caller.
+            What computing it raised, for every caller; an interrupt for the one that was
+            interrupted, and the next one starts anew.
         """
         with self._lock:
             if self._compute is not None:
                 try:
                     self._value = self._compute()
-                except BaseException as e:
+                except Exception as e:
                     self._error = e
-                finally:
-                    self._compute = None
+                self._compute = None
         if self._error is not None:
             raise self._error
         return self._value

@@ -1,0 +1,685 @@
+# Owner(s): ["module: inductor"]
+"""
+Ordinary uses of autotuned ops: whatever op, arguments, implementations and ways to
+compile there are, the result is right on both sides of each boundary, in one compilation.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import re
+from unittest import mock
+
+import sympy
+from test_custom_op_autotune import (
+    AutotuneTestCase,
+    best_by_range,
+    compile_at,
+    define_op,
+    DEVICE,
+    identity_op,
+    made_up_times,
+    no_recompile,
+    plus,
+    ramp,
+    RANGES,
+    SIZES,
+)
+from torch._dynamo.utils import counters
+from torch._inductor.graph import GraphLowering
+from torch._inductor.test_case import run_tests
+from torch._inductor.utils import run_and_get_code
+from torch.testing._internal.common_utils import (
+    instantiate_parametrized_tests,
+    parametrize,
+)
+from torch.testing._internal.inductor_utils import HAS_GPU
+from torch.utils.checkpoint import checkpoint
+
+import torch
+from torch._inductor import config
+from torch._inductor.codegen.subgraph import SubgraphModule
+from torch._inductor.kernel.custom_op import (
+    CustomOpConfig,
+    CustomOpRangeConfig,
+    register_custom_op_autotuning,
+)
+
+
+BELOW, ABOVE = RANGES[:2]
+branch_for_each_range = config.patch("test_configs.force_no_impl_grouping", True)
+
+
+def register(op, *impls, tensor_name="x", dim=0, ranges=(BELOW, ABOVE), **options):
+    """Every implementation competes in each range; all must compute what the op does."""
+    configs = [CustomOpRangeConfig(tensor_name, dim, list(ranges), list(impls))]
+    register_custom_op_autotuning(op, configs=configs, **options)
+
+
+def double(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+def doubling_op():
+    op = define_op(double, torch.empty_like)
+    register(op, lambda x: x + x, lambda x: 2 * x, ranges=RANGES)
+    return op
+
+
+class UsesTestCase(AutotuneTestCase):
+    def check(self, fn, make, dims=((0, 0),)):
+        """Under real times, with a branch for each range; no candidate is left out."""
+        with branch_for_each_range:
+            compiled = compile_at(fn, *make(SIZES[0]), dims=dims)
+        self.assertEqual(counters["inductor"]["custom_op_candidates_left_out"], 0)
+        self.assert_like_eager(fn, compiled, make)
+        return compiled
+
+
+class TestArguments(UsesTestCase):
+    def test_plain_values(self):
+        def fn(
+            x: torch.Tensor,
+            times: int,
+            scale: float,
+            negate: bool,
+            mode: str,
+            dtype: torch.dtype,
+            dims: list[int],
+            *,
+            eps: float = 0.5,
+        ) -> torch.Tensor:
+            result = x.to(dtype) * (scale * times) + eps
+            result = result.sum(dims, keepdim=True) if mode == "sum" else result
+            return -result if negate else result.clone()
+
+        op = define_op(fn, fn)
+
+        def other(x, times, scale, negate, mode, dtype, dims, *, eps=0.5):
+            result = (times * scale) * x.to(dtype) + eps
+            result = result.sum(dims, keepdim=True) if mode == "sum" else result
+            return result * -1 if negate else result * 1
+
+        register(op, other)
+        self.check(
+            lambda x: (
+                op(x, 3, 0.25, True, "sum", torch.float64, [1]),
+                op(x, 2, 1.5, False, "none", torch.float16, [], eps=2.0),
+            ),
+            lambda n: (ramp(n, 4) % 7,),
+        )
+
+    def test_lists_and_optional_tensors(self):
+        def fn(
+            xs: list[torch.Tensor],
+            bias: torch.Tensor | None = None,
+            mask: torch.Tensor | None = None,
+        ) -> torch.Tensor:
+            result = xs[0] * 2 + xs[-1]
+            result = result if bias is None else result + bias
+            return result if mask is None else result * mask
+
+        def fake(xs, bias=None, mask=None):
+            for tensor in (bias, mask):
+                torch._check(tensor is None or tensor.shape == xs[0].shape)
+            return torch.empty_like(xs[0])
+
+        op = define_op(fn, fake)
+
+        def other(tensors, bias=None, mask=None):
+            result = tensors[0] + tensors[0] + tensors[-1]
+            result = result if bias is None else bias + result
+            return result if mask is None else mask * result
+
+        register(op, other, tensor_name="bias")
+
+        def model(x, mask):
+            given = op([x, x + 1, x], x - 1)
+            by_name = op(xs=[x], mask=mask, bias=x)
+            without_dispatch_tensor = op([x, x], mask=mask)
+            return given, by_name, without_dispatch_tensor
+
+        self.check(model, lambda n: (ramp(n, 4), ramp(n, 4) > 9), dims=((0, 0), (1, 0)))
+
+    def test_one_tensor_as_two_arguments(self):
+        def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return x + y
+
+        def fake(x, y):
+            torch._check(x.shape == y.shape)
+            return torch.empty_like(x)
+
+        op = define_op(fn, fake)
+        register(op, lambda x, y: y + x, tensor_name="y")
+        self.check(
+            lambda x: (op(x, x), op(x, x.mT.contiguous().mT)), lambda n: (ramp(n, 4),)
+        )
+
+    @parametrize("dtype", (torch.bool, torch.uint8, torch.int32, torch.float16))
+    def test_dtypes(self, dtype):
+        def fn(x: torch.Tensor) -> torch.Tensor:
+            return x.flip(1)
+
+        op = define_op(fn, torch.empty_like)
+        register(op, lambda x: x[:, [3, 2, 1, 0]])
+        self.check(op, lambda n: ((ramp(n, 4) % 5 - 1).to(dtype),))
+
+    def test_float8(self):
+        def fn(x: torch.Tensor) -> torch.Tensor:
+            return x.to(torch.bfloat16) * 2
+
+        op = define_op(fn, lambda x: torch.empty_like(x, dtype=torch.bfloat16))
+        register(op, lambda x: 2 * x.to(torch.bfloat16))
+        self.check(op, lambda n: ((ramp(n, 4) % 5).to(torch.float8_e4m3fn),))
+
+    def test_channels_last(self):
+        def fn(x: torch.Tensor) -> torch.Tensor:
+            return x.relu()
+
+        op = define_op(fn, torch.empty_like)
+        register(op, lambda x: x.clamp(min=0))
+
+        def make(n):
+            images = ramp(n, 3, 2, 2) - 9
+            return (images.to(memory_format=torch.channels_last),)
+
+        compiled = self.check(op, make)
+        for size in (5, 600):
+            (images,) = make(size)
+            self.assertEqual(compiled(images).stride(), images.stride())
+
+    def test_expanded_inputs(self):
+        def fn(x: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
+            return x * row
+
+        op = define_op(fn, lambda x, row: x.new_empty(x.shape))
+        register(op, lambda x, row: row * x, tensor_name="row")
+        self.check(
+            lambda x, row: op(x, row.expand(x.shape[0], -1)),
+            lambda n: (ramp(n, 4), ramp(4)),
+        )
+
+
+instantiate_parametrized_tests(TestArguments)
+
+
+class TestSizesOfZeroAndNone(UsesTestCase):
+    def test_zero_dimensional_tensors(self):
+        def fn(
+            x: torch.Tensor, scale: torch.Tensor
+        ) -> tuple[torch.Tensor, torch.Tensor]:
+            return x * scale, x.amax() + scale
+
+        op = define_op(fn, lambda x, scale: (torch.empty_like(x), x.new_empty(())))
+        register(op, lambda x, scale: (scale * x, scale + x.amax()))
+        self.check(op, lambda n: (ramp(n, 4) % 3, ramp(1)[0] + 2))
+
+    def test_only_zero_dimensional_tensors(self):
+        op = define_op(double, torch.empty_like)
+        register_custom_op_autotuning(op, configs=[CustomOpConfig(lambda x: x + x)])
+        x = ramp(3)[2]
+        self.assertEqual(torch.compile(lambda x: op(x) + 1)(x), x * 2 + 1)
+        self.assertEqual(counters["inductor"]["custom_op_candidates_left_out"], 0)
+
+    def test_another_dimension_is_zero(self):
+        self.check(doubling_op(), lambda n: (ramp(n, 0),))
+
+    def test_dispatch_size_of_zero_at_compile_time(self):
+        op = identity_op()
+        register(op, plus(1), plus(2))
+        with made_up_times(best_by_range) as sizes:
+            result = torch.compile(op)(ramp(0, 4))
+        self.assertEqual(result, ramp(0, 4))
+        self.assertEqual(sizes, [0])
+
+    @torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)
+    def test_dispatch_size_of_zero_at_run_time(self):
+        op = identity_op()
+        register(op, plus(1), plus(2))
+
+        def fn(x, least):
+            return op(x[x[:, 0] >= least])
+
+        least = torch.tensor(0.0, device=DEVICE)
+        with made_up_times(best_by_range):
+            compiled = compile_at(fn, ramp(128, 4), least)
+        with no_recompile:
+            for size, kept, marker in (
+                (7, 0, 0),
+                (600, 0, 0),
+                (600, 511, 1),
+                (600, 512, 2),
+            ):
+                x = ramp(size, 4)
+                expected = x[size - kept :] + marker
+                self.assertEqual(compiled(x, least + (size - kept) * 4), expected)
+
+    @torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)
+    def test_size_after_nonzero(self):
+        op = identity_op()
+        register(op, plus(1), plus(2))
+
+        def fn(x):
+            return op(x.nonzero()[:, 0])
+
+        with made_up_times(best_by_range):
+            compiled = compile_at(fn, ramp(128))
+        with no_recompile:
+            for size, marker in ((2, 1), (512, 1), (513, 2), (3000, 0)):
+                expected = torch.arange(1, size, device=DEVICE) + marker
+                self.assertEqual(compiled(ramp(size)), expected)
+
+
+class Scaler:
+    def __init__(self, marker):
+        self.marker = marker
+
+    def __call__(self, x, k):
+        return x * k + self.marker
+
+    def scale(self, x, k):
+        return k * x + self.marker
+
+
+def positional_only(x, k, /):
+    return x * k + 6
+
+
+def keyword_only(*, x, k):
+    return x * k + 7
+
+
+def open_ended(*args, **kwargs):
+    return args[0] * kwargs["k"] + kwargs["bias"] + 8
+
+
+def same_name(marker):
+    def impl(x, k, bias=0.0):
+        return x * k + bias + marker
+
+    return impl
+
+
+class TestImplementations(UsesTestCase):
+    def test_every_kind_of_callable(self):
+        def fn(x: torch.Tensor, k: int = 1, *, bias: float = 0.0) -> torch.Tensor:
+            return x * k + bias
+
+        op = define_op(fn, lambda x, k=1, *, bias=0.0: torch.empty_like(x))
+
+        impls = [
+            functools.partial(lambda x, k, more: x * k + more, more=1),
+            lambda x, k: x * k + 2,
+            Scaler(3),
+            Scaler(4).scale,
+            CustomOpConfig(lambda x, k, tuned: x * k + tuned, tuned=5),
+            positional_only,
+            keyword_only,
+            open_ended,
+            same_name(9),
+            same_name(10),
+        ]
+        ranges = [(i * 10, i * 10 + 10) for i in range(len(impls))]
+        register(op, *impls, ranges=ranges)
+        with made_up_times(lambda size, index: 1.0 if index == size // 10 else 2.0):
+            compiled = compile_at(lambda x: op(x, 3), ramp(15, 4))
+        self.assertEqual(counters["inductor"]["custom_op_candidates_left_out"], 0)
+        with no_recompile:
+            for size in (2, *(n for i in range(1, 10) for n in (10 * i - 1, 10 * i))):
+                x = ramp(size, 4)
+                self.assertEqual(compiled(x), x * 3 + size // 10 + 1)
+
+    def test_lacking_parameter(self):
+        def fn(x: torch.Tensor, k: int = 1) -> torch.Tensor:
+            return x * k
+
+        op = define_op(fn, lambda x, k=1: torch.empty_like(x))
+
+        def without(x):
+            return x + 0
+
+        register(op, without, name="op")
+        self.check(op, lambda n: (ramp(n, 4),))
+        with self.assertLogs(
+            "torch._inductor.kernel.custom_op", logging.WARNING
+        ) as logs:
+            compiled = compile_at(lambda x: op(x, 3), ramp(128, 4))
+        (record,) = logs.records
+        self.assertExpectedInline(
+            record.getMessage().replace(str(op._opoverload), "autotuned.op.default"),
+            """op: candidate 'without' is left out: TypeError: implementation 'without' of autotuned.op.default does not take the op's parameter 'k', which is not at its default here""",
+        )
+        self.assert_like_eager(lambda x: x * 3, compiled, lambda n: (ramp(n, 4),))
+
+
+class TestTraining(UsesTestCase):
+    def op_with_backward(self):
+        """x * x, its gradient another autotuned op; both count their branches."""
+
+        def square(x: torch.Tensor) -> torch.Tensor:
+            return x * x
+
+        def gradient(x: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
+            return 2 * x * grad
+
+        def fake(x, grad):
+            torch._check(x.shape == grad.shape)
+            return torch.empty_like(x)
+
+        forward = define_op(square, torch.empty_like)
+        backward = define_op(gradient, fake)
+        register(forward, lambda x: x.pow(2), lambda x: 1 * x * x)
+        register(backward, lambda x, grad: grad * x * 2, tensor_name="grad")
+
+        def save(ctx, inputs, output):
+            ctx.save_for_backward(*inputs)
+
+        forward.register_autograd(
+            lambda ctx, grad: backward(ctx.saved_tensors[0], grad), setup_context=save
+        )
+        return forward
+
+    def check_training(self, fn):
+        """One compilation serves both directions at each size; both dispatch."""
+        compiled = torch.compile(fn)
+        for i, size in enumerate(SIZES):
+            x, wanted = (ramp(size, 4).div(size).requires_grad_() for _ in range(2))
+            fn(wanted).sum().backward()
+            if i == 0:
+                torch._dynamo.mark_dynamic(x, 0)
+            with (
+                torch._dynamo.config.patch(error_on_recompile=i > 0),
+                branch_for_each_range,
+            ):
+                result, codes = run_and_get_code(self.step, compiled, x)
+            self.assertEqual(result, fn(wanted), msg=f"at size {size}")
+            self.assertEqual(x.grad, wanted.grad, msg=f"at size {size}")
+            if i == 0:
+                dispatches = ["size_branch" in code for code in codes]
+                self.assertEqual(dispatches, [True, True])
+        self.assertEqual(counters["inductor"]["custom_op_candidates_left_out"], 0)
+
+    @staticmethod
+    def step(compiled, x):
+        result = compiled(x)
+        result.sum().backward()
+        return result
+
+    def test_forward_and_backward(self):
+        op = self.op_with_backward()
+        self.check_training(lambda x: op(x.sin()) + 1)
+
+    def test_checkpoint(self):
+        op = self.op_with_backward()
+
+        def block(x):
+            return op(x.sin()).cos()
+
+        self.check_training(lambda x: checkpoint(block, x, use_reentrant=False) * 2)
+
+
+class TestWaysToCompile(UsesTestCase):
+    def test_automatic_dynamic(self):
+        op = identity_op()
+        register(op, plus(1), plus(2))
+        compiled = torch.compile(op)
+        with made_up_times(best_by_range) as sizes:
+            self.assertEqual(compiled(ramp(128, 4)), ramp(128, 4) + 1)
+            self.assertEqual(sizes, [128])
+            self.assertEqual(compiled(ramp(600, 4)), ramp(600, 4) + 2)
+        self.assertEqual(sizes, [128, 2, 257, 511, 512, 1280, 2047])
+        self.assert_markers(compiled, {2: 1, 511: 1, 512: 2, 2047: 2, 2048: 0})
+
+    def test_all_dynamic(self):
+        op = identity_op()
+        register(op, plus(1), plus(2), dim=1)
+        compiled = torch.compile(lambda x: op(x) * 2, dynamic=True, fullgraph=True)
+        with made_up_times(best_by_range, dim=1):
+            compiled(ramp(3, 128, 4))
+        with no_recompile:
+            for size, marker in {2: 1, 511: 1, 512: 2, 2047: 2, 2048: 0}.items():
+                x = ramp(5, size, 7)
+                self.assertEqual(compiled(x), (x + marker) * 2)
+
+    def test_module(self):
+        op = doubling_op()
+
+        class Block(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.linear = torch.nn.Linear(4, 4)
+
+            def forward(self, x):
+                return op(self.linear(x)).relu() + x
+
+        model = torch.nn.Sequential(Block(), Block()).to(DEVICE)
+        with torch.no_grad():
+            self.check(model, lambda n: (ramp(n, 4) / n,))
+
+    def test_reduce_overhead(self):
+        op = doubling_op()
+        compiled = torch.compile(lambda x: op(x + 1) * 3, mode="reduce-overhead")
+        for i, size in enumerate(SIZES):
+            x = ramp(size, 4)
+            torch._dynamo.mark_dynamic(x, 0)
+            with (
+                torch._dynamo.config.patch(error_on_recompile=i > 0),
+                branch_for_each_range,
+            ):
+                for _ in range(3):
+                    self.assertEqual(compiled(x), (x + 1) * 6)
+        if HAS_GPU:
+            self.assertEqual(counters["inductor"]["cudagraph_skips"], 0)
+
+    def test_max_autotune(self):
+        op = identity_op()
+        register(op, plus(1), plus(2))
+        x = ramp(128, 4)
+        torch._dynamo.mark_dynamic(x, 0)
+        compiled = torch.compile(op, mode="max-autotune-no-cudagraphs")
+        with made_up_times(best_by_range):
+            compiled(x)
+        self.assert_markers(compiled, {2: 1, 511: 1, 512: 2, 2047: 2, 2048: 0})
+
+
+class TestFailures(AutotuneTestCase):
+    """What a bad candidate costs: itself and exactly this warning."""
+
+    def warning(self, bad, make=lambda n: ramp(n, 4), **options):
+        """The one warning for a candidate beside a good one; the model is right."""
+        op = identity_op()
+        register(op, bad, lambda x: 1 * x, ranges=RANGES, name="op", **options)
+        with self.assertLogs(
+            "torch._inductor.kernel.custom_op", logging.WARNING
+        ) as logs:
+            compiled = compile_at(op, make(128))
+        self.assert_like_eager(torch.clone, compiled, lambda n: (make(n),))
+        (record,) = logs.records
+        self.assertEqual(counters["inductor"]["custom_op_candidates_left_out"], 1)
+        return re.sub(r"\b[su]\d+", "s0", record.getMessage())
+
+    def raising_at_run_time(self, error):
+        def fails(x: torch.Tensor) -> torch.Tensor:
+            if x.shape[0] > 1000:
+                raise error
+            return x.clone()
+
+        inner = define_op(fails, torch.empty_like)
+
+        def bad(x):
+            return inner(x)
+
+        return bad
+
+    def test_out_of_device_memory(self):
+        error = torch.OutOfMemoryError("tried to allocate 2 GiB")
+        self.assertExpectedInline(
+            self.warning(self.raising_at_run_time(error)),
+            """op: candidate 'bad' is left out in range [512, 2048): it does not run: OutOfMemoryError: tried to allocate 2 GiB""",
+        )
+
+    def test_out_of_host_memory(self):
+        self.assertExpectedInline(
+            self.warning(self.raising_at_run_time(MemoryError())),
+            """op: candidate 'bad' is left out in range [512, 2048): it does not run: MemoryError""",
+        )
+
+    def test_out_of_memory_while_traced(self):
+        def bad(x):
+            raise MemoryError
+
+        self.assertExpectedInline(
+            self.warning(bad), """op: candidate 'bad' is left out: MemoryError"""
+        )
+
+    def test_does_not_generate(self):
+        def bad(x):
+            return x.clone()
+
+        real = GraphLowering.codegen
+
+        def codegen(graph):
+            if "bad" in (graph.name or ""):
+                raise NotImplementedError("no such instruction")
+            return real(graph)
+
+        with mock.patch.object(GraphLowering, "codegen", codegen):
+            self.assertExpectedInline(
+                self.warning(bad),
+                """op: candidate 'bad' is left out: it does not compile: NotImplementedError: no such instruction""",
+            )
+
+    def test_does_not_load(self):
+        def bad(x):
+            return x.clone()
+
+        real = SubgraphModule._load
+
+        def load(module, graph):
+            if "bad" in (graph.name or ""):
+                raise RuntimeError("ptxas: too many registers")
+            return real(module, graph)
+
+        with mock.patch.object(SubgraphModule, "_load", load):
+            self.assertExpectedInline(
+                self.warning(bad),
+                """op: candidate 'bad' is left out: it does not compile: RuntimeError: ptxas: too many registers""",
+            )
+
+    def test_code_guards_on_a_size(self):
+        def bad(x):
+            return x.clone()
+
+        real = GraphLowering.codegen
+
+        def codegen(graph):
+            if "bad" in (graph.name or ""):
+                inputs = graph.graph_inputs.values()
+                (size,) = (value for value in inputs if isinstance(value, sympy.Symbol))
+                graph.sizevars.evaluate_expr(size < 1000)
+            return real(graph)
+
+        with mock.patch.object(GraphLowering, "codegen", codegen):
+            self.assertExpectedInline(
+                self.warning(bad),
+                """op: candidate 'bad' is left out: its code guards on a size: s0 < 1000""",
+            )
+
+    def test_other_device(self):
+        def bad(x):
+            return x.to("meta")
+
+        self.assertExpectedInline(
+            self.warning(bad),
+            """op: candidate 'bad' is left out: output 0 has device meta, the op's has cpu""",
+        )
+
+    def test_depends_on_data(self):
+        def bad(x):
+            return x.clone() if x.sum() > 0 else x + 0
+
+        self.assertExpectedInline(
+            self.warning(bad),
+            """op: candidate 'bad' is left out: it depends on data, through aten._local_scalar_dense.default""",
+        )
+
+    def test_reads_data(self):
+        def bad(x):
+            return x * x.max().item()
+
+        self.assertExpectedInline(
+            self.warning(bad),
+            """op: candidate 'bad' is left out: it depends on data, through aten._local_scalar_dense.default""",
+        )
+
+    def test_data_dependent_shape(self):
+        def bad(x):
+            return x[x[:, 0] >= 0]
+
+        self.assertExpectedInline(
+            self.warning(bad),
+            """op: candidate 'bad' is left out: it depends on data, through aten.nonzero.default""",
+        )
+
+    def test_other_rank(self):
+        def bad(x):
+            return x.unsqueeze(0).clone()
+
+        self.assertExpectedInline(
+            self.warning(bad),
+            """op: candidate 'bad' is left out: output 0 has shape [1, s0, 4], the op's has [s0, 4]""",
+        )
+
+    def test_returns_no_tensor(self):
+        def bad(x):
+            return x.shape[0]
+
+        self.assertExpectedInline(
+            self.warning(bad),
+            """op: candidate 'bad' is left out: output 0 is s0, not a tensor""",
+        )
+
+    def test_returns_nothing(self):
+        def bad(x):
+            pass
+
+        self.assertExpectedInline(
+            self.warning(bad),
+            """op: candidate 'bad' is left out: output 0 is None, not a tensor""",
+        )
+
+    def test_wrong_results(self):
+        def bad(x):
+            return x + 1
+
+        self.assertExpectedInline(
+            self.warning(bad, numerics_check="drop"),
+            """op: candidate 'bad' is left out: output 0 differs from the op's by 0.99 of its largest value, allowed is 0.0001, at size 2""",
+        )
+
+    def test_nan(self):
+        def bad(x):
+            return x / 0 * 0
+
+        self.assertExpectedInline(
+            self.warning(bad, numerics_check="drop"),
+            """op: candidate 'bad' is left out: output 0 differs from the op's by inf of its largest value, allowed is 0.0001, at size 2""",
+        )
+
+    def test_two_bad_candidates_cost_a_warning_each(self):
+        def bad(x):
+            raise RuntimeError("no such kernel")
+
+        op = identity_op()
+        register(op, bad, CustomOpConfig(bad), bad, ranges=RANGES, name="op")
+        with self.assertLogs(
+            "torch._inductor.kernel.custom_op", logging.WARNING
+        ) as logs:
+            compiled = compile_at(op, ramp(128, 4))
+        self.assertEqual(len(logs.records), 1)
+        self.assert_markers(compiled, {5: 0, 600: 0, 3000: 0})
+
+
+if __name__ == "__main__":
+    run_tests()
