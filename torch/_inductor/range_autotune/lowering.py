@@ -197,6 +197,8 @@ def prepare(registration: Registration, site: CallSite) -> Tuning:
     contest = registration.contest or _generated_contest(registration, site)
     table = contest.table
     size = None if table is None else site.size_of(table.dim)
+    if config.fx_wrapper and size is not None and size.free_symbols:
+        raise NotTunable("the FX wrapper has no dispatch by a size")
     bounds = ANY_SIZE if size is None else size_bounds(size)
     rounds = _possible_rounds(contest, bounds)
     competing = sorted({i for r in rounds for i in r.candidates})
