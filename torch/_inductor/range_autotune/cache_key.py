@@ -87,12 +87,23 @@ def fingerprint(registration: Registration) -> str:
     Raises:
         Unhashable: where one of them refers to something without comparable content.
     """
-    seen = _Seen()
-    fields = dataclasses.fields(registration)
+    return content_digest(
+        {
+            f.name: getattr(registration, f.name)
+            for f in dataclasses.fields(registration)
+        }
+    )
+
+
+def content_digest(value: Any) -> str:
+    """
+    A digest of any value, the same in every process if and only if the content is.
+
+    Raises:
+        Unhashable: where it refers to something without comparable content.
+    """
     try:
-        return digest(
-            [(f.name, _content(getattr(registration, f.name), seen)) for f in fields]
-        )
+        return digest(_content(value, _Seen()))
     except RecursionError:
         raise Unhashable("something that contains itself") from None
 

@@ -58,6 +58,7 @@ from .numerics import find_mismatch
 from .ranges import ANY_SIZE, DimRange, fill_gaps, representative_sizes, Segment
 from .registration import Contest, make_contest, Registration
 from .report import log_header, log_winners, warn_left_out
+from .timing_cache import candidate_text, lookup, place_text, store
 
 
 if TYPE_CHECKING:
@@ -93,7 +94,9 @@ class Tuning:
         bounds: the values that ``size`` can have.
         traced: the candidates still in, by index.
         collective: whether ranks have to measure in step.
-        modules: what they are measured by.
+        modules: what they are measured by, once ``compiled``.
+        rejected: who is out by now, and why.
+        texts: of candidates, for the timing cache; None for those that it cannot know.
     """
 
     registration: Registration
@@ -106,6 +109,9 @@ class Tuning:
     traced: dict[int, TracedCandidate]
     collective: bool = False
     modules: dict[int, SubgraphModule] = dataclasses.field(default_factory=dict)
+    compiled: bool = False
+    rejected: dict[int, str] = dataclasses.field(default_factory=dict)
+    texts: dict[int, str | None] = dataclasses.field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -119,6 +125,7 @@ class Tuning:
         The op itself is no longer measured, but stays the last resort.
         """
         self.modules.pop(index, None)
+        self.rejected[index] = reason
         if index == FALLBACK_INDEX:
             candidate = self.traced[index].candidate
         elif index in self.traced:
@@ -249,7 +256,6 @@ def _generated_contest(registration: Registration, site: CallSite) -> Contest:
 def decide(tuning: Tuning) -> tuple[Segment[int], ...]:
     """Measures and chooses: the winner table, over all sizes that can occur."""
     log_header(tuning)
-    compile_candidates(tuning)
     tuning.collective = has_collective(t.graph for t in tuning.traced.values())
     if tuning.collective and not can_measure():
         log.warning(
@@ -382,22 +388,69 @@ def _measure_round(tuning: Tuning, competing: Round) -> RangeTimes:
     """Times a range's candidates; those that fail are out of all ranges to come."""
     at: dict[int | None, Times] = {}
     for point in _points(tuning, competing.possible):
-        runners = _runners(tuning, competing, point)
-        if tuning.collective:
-            runners = {i: runners[i] for i in common_to_all_ranks(runners)}
-        if not runners:
+        times = _known_times(tuning, competing, point)
+        if times is None:
             continue
-        _check_numerics(tuning, runners, point)
-        if not _fallback_competes(tuning):
-            runners.pop(FALLBACK_INDEX, None)
-        times = _times(tuning, runners)
         at[point.size] = times
         for index, result in times.items():
-            if isinstance(result, Failure):
-                tuning.reject(
-                    index, f"it does not run: {result.reason}", str(competing.sizes)
-                )
+            if isinstance(result, Failure) and index not in tuning.rejected:
+                tuning.reject(index, result.reason, str(competing.sizes))
     return RangeTimes(competing.sizes, at)
+
+
+def _known_times(tuning: Tuning, competing: Round, point: SizePoint) -> Times | None:
+    """The times at a size, from an earlier process or measured now."""
+    place, texts = _cache_entry(tuning, competing, point)
+    if place is not None and (cached := lookup(place, texts)) is not None:
+        return cached
+    times = _measure_point(tuning, competing, point)
+    if place is not None and times is not None:
+        out = {index: Failure(reason) for index, reason in tuning.rejected.items()}
+        store(place, texts, {**out, **times})
+    return times
+
+
+def _cache_entry(
+    tuning: Tuning, competing: Round, point: SizePoint
+) -> tuple[str | None, dict[int, str]]:
+    """The timing cache's names for a place and those who compete there."""
+    options = tuning.registration.options
+    if tuning.collective or options.numerics_check != "off":
+        return None, {}
+    texts: dict[int, str] = {}
+    for index in (*competing.candidates, FALLBACK_INDEX):
+        if index not in tuning.traced or index in tuning.rejected:
+            continue
+        if index == FALLBACK_INDEX and not _fallback_competes(tuning):
+            continue
+        if index not in tuning.texts:
+            tuning.texts[index] = candidate_text(tuning.traced[index])
+        text = tuning.texts[index]
+        if text is None:
+            return None, {}
+        texts[index] = text
+    return place_text(tuning.site, options, point.values), texts
+
+
+def _measure_point(tuning: Tuning, competing: Round, point: SizePoint) -> Times | None:
+    """None where nothing can be measured."""
+    if not tuning.compiled:
+        compile_candidates(tuning)
+        tuning.compiled = True
+    runners = _runners(tuning, competing, point)
+    if tuning.collective:
+        runners = {i: runners[i] for i in common_to_all_ranks(runners)}
+    if not runners:
+        return None
+    _check_numerics(tuning, runners, point)
+    if not _fallback_competes(tuning):
+        runners.pop(FALLBACK_INDEX, None)
+    return {
+        index: dataclasses.replace(result, reason=f"it does not run: {result.reason}")
+        if isinstance(result, Failure)
+        else result
+        for index, result in _times(tuning, runners).items()
+    }
 
 
 def _times(tuning: Tuning, runners: Mapping[int, Callable[[], Any]]) -> Times:

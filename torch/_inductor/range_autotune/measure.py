@@ -43,6 +43,8 @@ _LONG_MS = 500.0
 # they differ by more than the limit, the lowest samples still tell something.
 NOISE = 0.03
 _NOISE_LIMIT = 0.06
+# What a candidate raises through no fault of its own.
+_PASSING = (MemoryError, torch.OutOfMemoryError, TimeoutError, torch.AcceleratorError)
 # Larger than the last-level cache of any GPU as yet.
 _CACHE_BYTES = 256 * 2**20
 
@@ -65,9 +67,21 @@ class Timing:
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
-    """Why a candidate has no time."""
+    """
+    Why a candidate has no time.
+
+    Args:
+        may_pass: whether it says more about the moment than about the candidate: memory
+            that others held, a clock that ran out, a device that an earlier kernel broke.
+    """
 
     reason: str
+    may_pass: bool = False
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        """What a candidate raised."""
+        return cls(one_line(error), isinstance(error, _PASSING))
 
 
 Times = dict[int, "Timing | Failure"]
@@ -106,7 +120,7 @@ def time_candidates(
             try:
                 samples[index].append(samplers[index](runners[index]))
             except Exception as e:
-                failures[index] = Failure(one_line(e))
+                failures[index] = Failure.of(e)
                 del samples[index]
     timings: Times = {index: _timing(times) for index, times in samples.items()}
     return {**timings, **failures}
@@ -130,7 +144,7 @@ def _warm_up(
             run()
             sample_ms = samplers[index](run)
         except Exception as e:
-            failures[index] = Failure(one_line(e))
+            failures[index] = Failure.of(e)
             continue
         samples[index] = [sample_ms] if sample_ms > _LONG_MS else []
     return samples, failures
@@ -160,7 +174,7 @@ def _time_replay(run: Runner) -> Timing | Failure:
     try:
         return Timing(benchmarker.benchmark_gpu_with_cuda_graph(run))
     except Exception as e:
-        return Failure(one_line(e))
+        return Failure.of(e)
 
 
 def _sample_on_cpu(run: Runner) -> float:
