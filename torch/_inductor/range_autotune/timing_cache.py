@@ -88,9 +88,18 @@ class Environment:
             accelerators=_accelerators(),
             cpu=_cpu(),
             threads=torch.get_num_threads(),
-            inductor_config=content_digest(config.save_config_portable()),
+            inductor_config=_config_digest(config.get_hash()),
             numerics=_numerics(),
         )
+
+
+@functools.lru_cache(maxsize=8)
+def _config_digest(options: bytes) -> str:
+    """
+    Args:
+        options: changes with the config; what it is made of takes milliseconds to read.
+    """
+    return content_digest(config.save_config_portable())
 
 
 def _accelerators() -> tuple[str, ...]:
