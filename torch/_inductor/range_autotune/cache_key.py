@@ -96,12 +96,7 @@ def fingerprint(registration: Registration) -> str:
 
 
 def content_digest(value: Any) -> str:
-    """
-    A digest of any value, the same in every process if and only if the content is.
-
-    Raises:
-        Unhashable: where it refers to something without comparable content.
-    """
+    """A digest of any value; raises Unhashable as ``fingerprint`` does."""
     try:
         return digest(_content(value, _Seen()))
     except RecursionError:
