@@ -84,8 +84,7 @@ def fingerprint(registration: Registration) -> str:
     """
     A digest of one registration; every field counts.
 
-    Raises:
-        Unhashable: where one of them refers to something without comparable content.
+    Raises Unhashable where one of them refers to something without comparable content.
     """
     return content_digest(
         {
