@@ -201,6 +201,7 @@ class TestDeferral(DeferredTestCase):
 
         emit = lowering.emit_winner
         user_lowering = user_lowerings[op._opoverload]
+        lower.registration = user_lowering.registration
         user_lowerings[op._opoverload] = lower
         with mock.patch.object(lowering, "emit_winner", spy):
             self.check(op, self.x, self.w)

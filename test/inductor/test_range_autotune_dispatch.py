@@ -1,15 +1,17 @@
 # Owner(s): ["module: inductor"]
-"""From a winner table to one graph: the tree of conditionals, and what is emitted."""
+"""From a winner table to one graph: what branches are made of, and what is emitted."""
 
 import contextlib
 import itertools
 import math
+import operator
 import re
+import textwrap
+import unittest
 from unittest import mock
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from range_autotune_testing import SymbolicTestCase
+from torch._dynamo.utils import counters
 from torch._inductor.lowering import user_lowerings
 from torch._inductor.test_case import run_tests, TestCase
 from torch._inductor.utils import run_and_get_code
@@ -28,166 +30,38 @@ from torch._inductor.kernel.custom_op import (
     register_custom_op_autotuning,
 )
 from torch._inductor.range_autotune import dispatch, lowering, rounds
-from torch._inductor.range_autotune.call_site import CallSite, Slot
-from torch._inductor.range_autotune.candidates import Outputs, TracedCandidate
-from torch._inductor.range_autotune.dispatch import branch_config
+from torch._inductor.range_autotune.call_site import CallSite
 from torch._inductor.range_autotune.inputs import is_about_index_width
 from torch._inductor.range_autotune.measure import Timing
-from torch._inductor.range_autotune.ranges import DimRange, Segment
-from torch._inductor.range_autotune.registration import Candidate
 
 
 DEVICE = GPU_TYPE if HAS_GPU else "cpu"
-COND = torch.ops.higher_order.cond
 
 
-def winner(marker, config_patches=None):
-    """A candidate that adds its marker."""
-    graph = torch.fx.Graph()
-    x = graph.placeholder("x")
-    graph.output([graph.call_function(torch.ops.aten.add.Tensor, (x, marker))])
-    module = torch.fx.GraphModule({}, graph)
-    return TracedCandidate(
-        Candidate(f"plus_{marker}", None, {}, config_patches or {}), module
-    )
-
-
-def segments_between(starts, patches=()):
-    """From 0 to infinity, each with a marker that is its index."""
-    edges = [0, *starts, math.inf]
-    return [
-        Segment(DimRange(a, b), winner(i, dict(patches[i : i + 1] and patches[i])))
-        for i, (a, b) in enumerate(itertools.pairwise(edges))
-    ]
-
-
-def conditionals(gm):
-    """The torch.cond nodes of a graph, not of its branches."""
-    return gm.graph.find_nodes(op="call_function", target=COND)
-
-
-def branches(gm):
-    """The graphs of the one conditional: where its predicate holds, and else."""
-    (cond,) = conditionals(gm)
-    return [getattr(gm, branch.target) for branch in cond.args[1:3]]
-
-
-def leaves_with_depth(gm, depth=0):
-    """From the smallest sizes to the largest."""
-    if not conditionals(gm):
-        return [(gm, depth)]
-    return [leaf for b in branches(gm) for leaf in leaves_with_depth(b, depth + 1)]
-
-
-def marker_at(gm, size):
-    """The leaf that a size reaches, found by evaluating the predicates."""
-    while conditionals(gm):
-        (cond,) = conditionals(gm)
-        names = [node.name for node in gm.graph.find_nodes(op="placeholder")]
-        predicate = cond.args[0]
-        operand, bound = predicate.args
-        assert names.index(operand.name) == names.index("dispatch_size")
-        gm = branches(gm)[0 if predicate.target(size, bound) else 1]
-    (add,) = gm.graph.find_nodes(op="call_function", target=torch.ops.aten.add.Tensor)
-    return add.args[1]
-
-
-@st.composite
-def starts(draw):
-    """Of all segments but the first: 2 to 9 segments."""
-    return sorted(draw(st.sets(st.integers(1, 40), min_size=1, max_size=8)))
-
-
-class TestTree(SymbolicTestCase):
-    def setUp(self):
-        super().setUp()
+class TestBranches(SymbolicTestCase):
+    def test_a_candidate_behind_the_symbols(self):
         size = self.symbol("s0", 100)
-        self.size = 2 * size
-        self.site = CallSite(
-            torch.ops.aten.abs.default, {"self": Slot(0)}, (self.tensor([size, 4]),)
+        graph = torch.fx.Graph()
+        x, n = graph.placeholder("x"), graph.placeholder("n")
+        graph.output([graph.call_function(torch.ops.aten.add.Tensor, (x, n))])
+        site = CallSite(
+            torch.ops.aten.abs.default, {}, (self.tensor([2 * size, 4]), size + 1)
         )
-        self.outputs = Outputs(tuple(self.site.fake_inputs()), None, ())
-
-    def tree(self, starts, patches=()):
-        operands = dispatch._Operands.of(self.site, self.size)
-        with mock.patch.object(dispatch, "_branch_numbers", itertools.count()):
-            return dispatch._tree(
-                segments_between(starts, patches), operands, self.outputs
-            )
-
-    @settings(max_examples=40, deadline=None, derandomize=True)
-    @given(starts())
-    def test_each_size_reaches_its_segment(self, starts):
-        tree = self.tree(starts)
-        for index, (start, end) in enumerate(
-            itertools.pairwise([0, *starts, starts[-1] + 50])
-        ):
-            for size in (start, end - 1):
-                self.assertEqual(marker_at(tree, size), index, msg=f"at size {size}")
-
-    @settings(max_examples=40, deadline=None, derandomize=True)
-    @given(starts())
-    def test_is_balanced(self, starts):
-        leaves = leaves_with_depth(self.tree(starts))
-        self.assertEqual([marker_at(gm, 0) for gm, _ in leaves], [*range(len(leaves))])
-        self.assertEqual(len(leaves), len(starts) + 1)
-        deepest = math.ceil(math.log2(len(leaves)))
-        self.assertLessEqual({depth for _, depth in leaves}, {deepest, deepest - 1})
-
-    def test_graphs_of_three_segments(self):
-        tree = self.tree([512, 2048])
-        _, above = branches(tree)
-        leaf, _ = branches(above)
-        code = "\n\n".join(gm.code.strip() for gm in (tree, above, leaf))
-        code = re.sub(r";  .* = None", "", re.sub(r"symbol_s\d+", "symbol_s0", code))
+        gm, fakes = dispatch._with_symbols(torch.fx.GraphModule({}, graph), site)
         self.assertExpectedInline(
-            code,
+            gm.code.strip().replace(str(size), "s0"),
             """\
-def forward(self, symbol_s0, dispatch_size, input_0):
-    lt = dispatch_size < 512
-    size_branch_2 = self.size_branch_2
-    size_branch_3 = self.size_branch_3
-    cond = torch.ops.higher_order.cond(lt, size_branch_2, size_branch_3, (symbol_s0, dispatch_size, input_0))
-    getitem = cond[0]
-    return [getitem]
-
-def forward(self, symbol_s0, dispatch_size, input_0):
-    lt = dispatch_size < 2048
-    size_branch_0 = self.size_branch_0
-    size_branch_1 = self.size_branch_1
-    cond = torch.ops.higher_order.cond(lt, size_branch_0, size_branch_1, (symbol_s0, dispatch_size, input_0))
-    getitem = cond[0]
-    return [getitem]
-
-def forward(self, symbol_s0, dispatch_size, input_0):
-    add_tensor = torch.ops.aten.add.Tensor(input_0, 1)
+def forward(self, symbol_s0, input_0, input_1):
+    add_tensor = torch.ops.aten.add.Tensor(input_0, input_1);  input_0 = input_1 = None
     return [add_tensor]""",
         )
+        values = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
+        self.assertTrue(all(map(operator.is_, values, fakes)))
+        self.assertEqual(
+            [str(v.node.expr) for v in values[::2]], [f"{size}", f"{size} + 1"]
+        )
+        self.assertEqual(values[1].shape[0].node.expr, 2 * size)
 
-    def test_values_of_the_graph(self):
-        tree = self.tree([512])
-        (cond,) = conditionals(tree)
-        values = {node.name: node.meta["val"] for node in tree.graph.nodes if node.meta}
-        self.assertEqual(str(values["dispatch_size"].node.expr), str(self.size))
-        self.assertEqual(str(values["lt"].node.expr), f"{self.size} < 512")
-        self.assertIs(cond.meta["val"][0], self.outputs.tensors[0])
-        self.assertIs(values["getitem"], self.outputs.tensors[0])
-        self.assertEqual(self.shape_env.guards, [])
-
-    def test_each_leaf_has_the_config_of_its_candidate(self):
-        patches = [{"realize_reads_threshold": 7}, {}, {"realize_reads_threshold": 9}]
-        tree = self.tree([512, 2048], patches)
-        seen = []
-        for gm, _ in leaves_with_depth(tree):
-            with branch_config(gm):
-                seen.append(config.realize_reads_threshold)
-        default = config.realize_reads_threshold
-        self.assertEqual(seen, [7, default, 9])
-        with branch_config(tree):
-            self.assertEqual(config.realize_reads_threshold, default)
-
-
-instantiate_parametrized_tests(TestTree)
 
 _numbers = itertools.count()
 
@@ -230,6 +104,18 @@ def winner_by_range(ranges):
         yield
 
 
+def body_of_call(code):
+    """The generated ``call`` behind its preamble, names of symbols and branches unified."""
+    lines = code[code.index("def call(") :].split("\n\nrunner =")[0].splitlines()
+    kept = [line for line in lines if line.strip() and "#" not in line]
+    (first,) = [i for i, line in enumerate(kept) if "_size[0]" in line]
+    body = textwrap.dedent("\n".join(kept[first + 1 :]))
+    branches = re.findall(r"size_branch_\d+", body)
+    for new, old in enumerate(dict.fromkeys(branches)):
+        body = body.replace(f"{old}(", f"size_branch_{new}(")
+    return re.sub(r"\bs\d+\b", "s0", body)
+
+
 def guards_on_sizes(shape_env):
     """Without those that every kernel on a GPU has, that 32 bits can index it."""
     exprs = [guard.expr for guard in shape_env.guards]
@@ -242,8 +128,13 @@ class TestEmittedCode(TestCase):
         torch._dynamo.reset()
         self.enterContext(mock.patch.dict(user_lowerings))
 
-    def compile(self, fn, ranges):
-        """The compiled function, its code, and the graph's guards on sizes."""
+    def compile(self, fn, ranges, others=0):
+        """
+        The compiled function, its code, and the graph's guards on sizes.
+
+        Args:
+            others: how many more inputs it takes, of the same shape.
+        """
         guards = []
 
         def emit_dispatch(*args):
@@ -254,14 +145,15 @@ class TestEmittedCode(TestCase):
             return results
 
         emit = lowering.emit_dispatch
-        x = torch.zeros(20, 4, device=DEVICE)
-        torch._dynamo.mark_dynamic(x, 0)
+        inputs = [torch.zeros(20, 4, device=DEVICE) for _ in range(1 + others)]
+        for x in inputs:
+            torch._dynamo.mark_dynamic(x, 0)
         compiled = torch.compile(fn)
         with (
             winner_by_range(ranges),
             mock.patch.object(lowering, "emit_dispatch", emit_dispatch),
         ):
-            _, codes = run_and_get_code(compiled, x)
+            _, codes = run_and_get_code(compiled, *inputs)
         ((before, shape_env),) = guards
         after = guards_on_sizes(shape_env)
         return compiled, codes[-1], before, after
@@ -285,20 +177,115 @@ class TestEmittedCode(TestCase):
         ranges = [(0, 10), (10, math.inf)]
         op = tuned_op(ranges, {"realize_reads_threshold": 7})
         tagged = []
-        tag = dispatch._tag_branches
+        branch_of = dispatch._branch
 
-        def spy(operation):
-            tag(operation)
-            for subgraph in operation.get_subgraphs():
-                tagged.extend(
-                    inner.get_config_patches() for inner in subgraph.graph.operations
-                )
+        def spy(*args):
+            branch = branch_of(*args)
+            tagged.extend(o.get_config_patches() for o in branch.graph.operations)
+            return branch
 
-        with mock.patch.object(dispatch, "_tag_branches", spy):
+        with mock.patch.object(dispatch, "_branch", spy):
             self.compile(op, ranges)
         self.assertGreaterEqual(len(tagged), 2)
         self.assertEqual(
             {str(patches) for patches in tagged}, {"{'realize_reads_threshold': 7}"}
+        )
+
+    @unittest.skipIf(HAS_GPU, "the code of a GPU has its guards in between")
+    def test_code_of_the_dispatch(self):
+        ranges = [(0, 10), (10, 20), (20, math.inf)]
+        op = tuned_op(ranges)
+        _, code, *_ = self.compile(lambda x, y: op(x * y), ranges, others=1)
+        self.assertExpectedInline(
+            body_of_call(code),
+            """\
+assert_size_stride(arg1_1, (s0, 4), (4, 1), 'input')
+assert_size_stride(arg2_1, (s0, 4), (4, 1), 'input')
+buf0_args = [s0, arg1_1, arg2_1]
+del arg1_1
+del arg2_1
+if s0 < 10:
+    (buf1,) = size_branch_0(buf0_args)
+else:
+    if s0 < 20:
+        (buf1,) = size_branch_1(buf0_args)
+    else:
+        (buf1,) = size_branch_2(buf0_args)
+return (buf1, )""",
+        )
+
+    @parametrize("cpp_wrapper", (False, True))
+    def test_checks_are_not_repeated(self, cpp_wrapper):
+        ranges = [(0, 10), (10, 20), (20, math.inf)]
+        op = tuned_op(ranges)
+        with config.patch(cpp_wrapper=cpp_wrapper):
+            compiled, code, *_ = self.compile(lambda x, y: op(x * y), ranges, others=1)
+            for i, size in enumerate((5, 15, 30), 1):
+                x, y = (torch.randn(size, 4, device=DEVICE) for _ in range(2))
+                self.assertEqual(compiled(x, y), x * y + i)
+        for check, count in (("assert_size_stride(", 2), ("assert_alignment(", 0)):
+            self.assertEqual(code.count(check), count, msg=code)
+
+    def test_only_what_is_read_is_kept(self):
+        """Of two outputs one is read by nobody; the input is not needed any more."""
+        ranges = [(0, 10), (10, math.inf)]
+
+        def both(marker):
+            return lambda x: (x + marker, x - marker)
+
+        def fn(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return x.clone(), x.clone()
+
+        op = torch.library.custom_op(f"dispatch::op{next(_numbers)}", mutates_args=())(
+            fn
+        )
+        op.register_fake(lambda x: (torch.empty_like(x), torch.empty_like(x)))
+        register_custom_op_autotuning(
+            op, configs=[CustomOpRangeConfig("x", 0, ranges, [both(1), both(2)])]
+        )
+        with config.patch(enable_custom_op_fusion=False):
+            compiled, code, *_ = self.compile(
+                lambda x: op(x @ x.T @ x)[1].sum(0), ranges
+            )
+        body = textwrap.dedent(code[code.index("def call(") :])
+        given, first, last = (body.index(text) for text in ("_args = [", "if s", "sum"))
+        freed = re.findall(r"del (buf\d+)", body[given:first])
+        self.assertEqual(len(freed), 1, msg=code)
+        unread, _ = re.search(r"\((buf\d+), (buf\d+),\) = ", body).groups()
+        self.assertIn(f"del {unread}\n", body[first:last])
+        x = torch.randn(7, 4, device=DEVICE)
+        self.assertEqual(compiled(x), (x @ x.T @ x - 1).sum(0))
+
+    def test_fx_wrapper_runs_the_op_itself(self):
+        op = tuned_op([(0, 10), (10, math.inf)])
+        x = torch.randn(20, 4, device=DEVICE)
+        counters.clear()
+        # It has no lines for these assertions.
+        with config.patch(fx_wrapper=True, alignment_asserts=False):
+            self.assertEqual(torch.compile(op, dynamic=True)(x), x)
+        self.assertEqual(counters["inductor"]["custom_op_candidate_timings"], 0)
+
+    @unittest.skipUnless(HAS_GPU, "CUDA graphs need a GPU")
+    @parametrize("graph_partition", (False, True))
+    def test_with_cuda_graphs(self, graph_partition):
+        ranges = [(0, 10), (10, 20), (20, math.inf)]
+        op = tuned_op(ranges)
+        patches = {"triton.cudagraphs": True, "graph_partition": graph_partition}
+        counters.clear()
+        with config.patch(patches):
+            compiled, *_ = self.compile(lambda x: op(x * 2) * 3, ranges)
+            for _ in range(3):  # warm up, record, replay
+                for i, size in enumerate((5, 15, 30), 1):
+                    x = torch.randn(size, 4, device=DEVICE)
+                    torch.compiler.cudagraph_mark_step_begin()
+                    self.assertEqual(compiled(x), (x * 2 + i) * 3)
+        self.assertEqual(counters["inductor"]["cudagraph_skips"], 0)
+        self.assertEqual(counters["inductor"]["cudagraph_partitions"], 0)
+        self.assertGreaterEqual(
+            torch._inductor.cudagraph_trees.get_container(0)
+            .tree_manager.new_graph_id()
+            .id,
+            3,
         )
 
     def test_one_winner_is_tagged_too(self):

@@ -78,15 +78,20 @@ def fingerprint(registration: Registration) -> str:
     """
     A digest of one registration; every field counts.
 
-    Raises:
-        Unhashable: where one of them refers to something without comparable content.
+    Raises Unhashable where one of them refers to something without comparable content.
     """
-    seen = _Seen()
-    fields = dataclasses.fields(registration)
+    return content_digest(
+        {
+            f.name: getattr(registration, f.name)
+            for f in dataclasses.fields(registration)
+        }
+    )
+
+
+def content_digest(value: Any) -> str:
+    """A digest of any value; raises Unhashable as ``fingerprint`` does."""
     try:
-        return digest(
-            [(f.name, _content(getattr(registration, f.name), seen)) for f in fields]
-        )
+        return digest(_content(value, _Seen()))
     except RecursionError:
         raise Unhashable("something that contains itself") from None
 

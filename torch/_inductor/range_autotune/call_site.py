@@ -14,6 +14,7 @@ from .. import ir
 from ..codegen.subgraph import free_symbols
 from ..utils import convert_shape_to_inductor
 from ..virtualized import V
+from .graph_text import graph_text, node_numbers, SymbolNames, value_text
 from .guards import replaced
 from .signatures import argument_names
 
@@ -214,6 +215,40 @@ class CallSite:
         """All symbols in the inputs\' sizes, strides and offsets, sorted."""
         return free_symbols(self.inputs)
 
+    def layout_text(self, symbols: SymbolNames) -> str:
+        """
+        All that decides what candidates compute here, with symbolic sizes.
+
+        The same for call sites that differ in the names of symbols and nodes only.
+
+        Args:
+            symbols: names them as they are met.
+
+        Raises:
+            Unhashable: for an argument whose content is unknown.
+        """
+        lines = [str(self.op)]
+        lines += [f"input: {_layout_text(leaf, symbols)}" for leaf in self.inputs]
+        numbers = node_numbers(self.body) if self.body else {}
+
+        def text(leaf: Any) -> str:
+            if isinstance(leaf, Slot):
+                return f"input {leaf.index}"
+            if isinstance(leaf, Inner):
+                return f"n{numbers[leaf.node]}"
+            return value_text(leaf, symbols)
+
+        lines += [
+            f"{name}: {pytree.tree_map(text, value)}"
+            for name, value in self.arguments.items()
+        ]
+        if self.body is not None:
+            calls = [f"n{numbers[s.call]}" for s in self.calls if s.call is not None]
+            lines.append(f"{graph_text(self.body, symbols)}\ncalls {calls}")
+        bound = V.graph.sizevars.shape_env.bound_sympy
+        lines += [f"{symbols(s)} in {bound(s)}" for s in symbols.met]
+        return "\n".join(lines)
+
     def fake_inputs(self) -> list[Any]:
         """A fake tensor or SymInt for each input, sizes symbolic."""
         with V.fake_mode:
@@ -300,6 +335,16 @@ def _normalize_leaf(leaf: Any) -> Any:
             raise NotTunable(f"symbolic argument {leaf} is not an integer")
         return replaced(leaf) if leaf.free_symbols else _plain(leaf)
     return leaf
+
+
+def _layout_text(leaf: Any, symbols: SymbolNames) -> str:
+    if isinstance(leaf, sympy.Basic):
+        return symbols(leaf)
+    sizes = ", ".join(map(symbols, leaf.get_size()))
+    strides = ", ".join(map(symbols, leaf.get_stride()))
+    offset = symbols(leaf.get_layout().offset)
+    kind = f"{leaf.get_dtype()} {leaf.get_device()}"
+    return f"{kind} [{sizes}] strides [{strides}] from {offset}"
 
 
 def _plain(value: sympy.Basic) -> Any:

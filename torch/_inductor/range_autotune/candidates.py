@@ -27,7 +27,8 @@ import torch
 from ..codegen.subgraph import trace_subgraph, writes
 from ..utils import convert_shape_to_inductor
 from ..virtualized import V
-from .canonical import graph_text
+from .cache_key import Unhashable
+from .graph_text import graph_text, SymbolNames
 from .limits import call_within, time_limit_s, TookTooLong
 from .registration import Candidate
 from .signatures import bind
@@ -93,10 +94,21 @@ class TracedCandidate:
 
     def does_the_same_as(self, other: TracedCandidate) -> bool:
         """Whether both would compile to the same code."""
-        return (
-            self.candidate.config_patches == other.candidate.config_patches
-            and graph_text(self.graph) == graph_text(other.graph)
-        )
+        text = self.text()
+        return text is not None and text == other.text()
+
+    def text(self) -> str | None:
+        """
+        All that decides what is compiled, the same up to names of nodes and symbols.
+
+        Returns:
+            None if something in it has no content that could be compared.
+        """
+        try:
+            graph = graph_text(self.graph.graph, SymbolNames(), self.graph)
+        except Unhashable:
+            return None
+        return f"{graph}\n{sorted(self.candidate.config_patches.items())}"
 
     @property
     def calls_python(self) -> bool:

@@ -7,7 +7,6 @@ from typing import Any, TYPE_CHECKING
 
 from .. import ir
 from ..runtime.benchmarking import benchmarker
-from .canonical import graph_text
 from .dispatch import emit_winner
 from .inputs import hint_point
 from .measure import Timing
@@ -71,7 +70,7 @@ class FusedChoiceCaller(ir.ChoiceCaller):
 
     def hash_key(self) -> str:
         """The same for candidates that compile to the same code."""
-        return f"{graph_text(self.traced.graph)} {self.traced.candidate.config_patches}"
+        return self.traced.text() or f"object {id(self.traced)}"
 
     def output_node(self) -> ir.TensorBox:
         """The candidate lowered in place; of several outputs the first."""

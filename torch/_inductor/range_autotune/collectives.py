@@ -19,8 +19,7 @@ import torch
 
 from .. import config
 from ..utils import is_collective_op
-from .candidates import one_line
-from .measure import Failure, Timing
+from .measure import Failure, failure_of, Timing
 
 
 if TYPE_CHECKING:
@@ -87,7 +86,7 @@ def _time_one(run: Callable[[], Any], device: torch.device) -> Timing | Failure:
             run()
         _synchronize(device)
     except Exception as e:
-        return Failure(one_line(e))
+        return failure_of(e)
     return Timing((time.perf_counter() - start) * 1e3 / runs)
 
 

@@ -19,6 +19,8 @@ from .threads import autotune_threads, loads_in_any_thread
 
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .tuning import Tuning
 
 
@@ -67,11 +69,17 @@ def submit(tuning: Tuning) -> None:
             tuning.loads[index] = _load(module)
 
 
-def wait(tuning: Tuning) -> None:
-    """Waits for the loads; those that failed are out."""
+def wait(tuning: Tuning, done: Callable[[str], None]) -> None:
+    """
+    Waits for the loads; those that failed are out.
+
+    Args:
+        done: told of each.
+    """
     for index, load in tuning.loads.items():
         if error := load.exception():
             tuning.reject(index, f"it does not compile: {one_line(error)}")
+        done("compiled")
     tuning.loads.clear()
 
 

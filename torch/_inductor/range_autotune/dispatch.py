@@ -1,16 +1,13 @@
 """
-Winner table to one graph: the winner's own, or a balanced tree of ``torch.cond``.
+Winner table to one graph: the winner's own, or a dispatch among several.
 
-The tree is built as FX graphs and lowered in place. All levels get the same operands: the
-symbols that sizes are made of, the dispatch dimension, and the call site's inputs.
+All branches of a dispatch get the same operands: the symbols that sizes are made of, and
+the call site's inputs.
 """
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import itertools
-import operator
 from typing import Any, TYPE_CHECKING
 
 import torch
@@ -31,7 +28,6 @@ if TYPE_CHECKING:
     from .candidates import Outputs, TracedCandidate
     from .ranges import Segment
 
-_CONFIG_PATCHES = "custom_op_config_patches"
 # Subgraphs of one compiled graph share a namespace.
 _branch_numbers = itertools.count()
 
@@ -93,34 +89,6 @@ def _tag(operations: Sequence[Any], patches: Mapping[str, Any]) -> None:
                 _tag(subgraph.graph.operations, patches)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Operands:
-    """What every level of the tree is given: fake values and, at the root, IR."""
-
-    names: tuple[str, ...]
-    fakes: tuple[Any, ...]
-    nodes: tuple[Any, ...]
-
-    @classmethod
-    def of(cls, site: CallSite, size: sympy.Expr) -> _Operands:
-        create = V.graph.sizevars.shape_env.create_symintnode
-        symbols = sorted({*site.symbols(), *size.free_symbols}, key=str)
-        names = [*(f"symbol_{s}" for s in symbols), "dispatch_size"]
-        names += [f"input_{i}" for i in range(len(site.inputs))]
-        integers = (*symbols, size)
-        return cls(
-            tuple(names),
-            (*(create(e, hint=None) for e in integers), *site.fake_inputs()),
-            (*integers, *site.inputs),
-        )
-
-    def placeholders(self, graph: torch.fx.Graph) -> list[torch.fx.Node]:
-        nodes = [graph.placeholder(name) for name in self.names]
-        for node, fake in zip(nodes, self.fakes):
-            node.meta["val"] = fake
-        return nodes
-
-
 def emit_dispatch(
     segments: Sequence[Segment[TracedCandidate]],
     size: sympy.Expr,
@@ -134,92 +102,52 @@ def emit_dispatch(
         segments: two or more, sorted; together they hold every value of ``size``.
         size: the dispatch dimension, symbolic.
     """
-    operands = _Operands.of(site, size)
-    tree = _tree(segments, operands, outputs)
-    first = len(V.graph.operations)
-    results = inline_subgraph_to_ir_nodes(tree, list(operands.nodes), "dispatch")
-    for operation in V.graph.operations[first:]:
-        _tag_branches(operation)
-    return list(results)
+    # Its bases are not there yet when Inductor's lowerings are imported.
+    from .size_dispatch import SizeDispatch
 
-
-def _tree(
-    segments: Sequence[Segment[TracedCandidate]],
-    operands: _Operands,
-    outputs: Outputs,
-) -> torch.fx.GraphModule:
-    """The graph of one subtree, of the form that a torch.cond branch has."""
-    if len(segments) == 1:
-        return _leaf(segments[0].winner, operands)
-    half = len(segments) // 2
-    below = _tree(segments[:half], operands, outputs)
-    above = _tree(segments[half:], operands, outputs)
-    return _branch(int(segments[half].sizes.start), below, above, operands, outputs)
-
-
-def _leaf(winner: TracedCandidate, operands: _Operands) -> torch.fx.GraphModule:
-    """A candidate's graph behind the placeholders of the tree."""
-    graph = torch.fx.Graph()
-    nodes = operands.placeholders(graph)
-    inputs = winner.graph.graph.find_nodes(op="placeholder")
-    inner = dict(zip(inputs, nodes[len(nodes) - len(inputs) :]))
-    results = graph.graph_copy(winner.graph.graph, inner)
-    graph.output(results)
-    gm = torch.fx.GraphModule(winner.graph, graph)
-    gm.meta[_CONFIG_PATCHES] = dict(winner.candidate.config_patches)
-    mark_candidate(gm)
-    return gm
+    symbols = site.symbols()
+    operands = [*symbols, *site.inputs]
+    branches = [_branch(s.winner, operands, site, outputs) for s in segments]
+    starts = [int(s.sizes.start) for s in segments[1:]]
+    dispatch = SizeDispatch(size, starts, branches, operands, outputs.tensors)
+    return [ir.TensorBox.create(output) for output in dispatch.outputs]
 
 
 def _branch(
-    bound: int,
-    below: torch.fx.GraphModule,
-    above: torch.fx.GraphModule,
-    operands: _Operands,
-    outputs: Outputs,
-) -> torch.fx.GraphModule:
-    """``torch.cond(dispatch_size < bound, below, above, operands)``"""
-    graph = torch.fx.Graph()
-    root = torch.nn.Module()
-    nodes = operands.placeholders(graph)
-    at = operands.names.index("dispatch_size")
-    predicate = graph.call_function(operator.lt, (nodes[at], bound))
-    predicate.meta["val"] = operands.fakes[at] < bound
-    branches = [_attach(root, graph, gm) for gm in (below, above)]
-    chosen = graph.call_function(
-        torch.ops.higher_order.cond, (predicate, *branches, tuple(nodes))
-    )
-    chosen.meta["val"] = list(outputs.tensors)
-    results = []
-    for i, tensor in enumerate(outputs.tensors):
-        results.append(graph.call_function(operator.getitem, (chosen, i)))
-        results[-1].meta["val"] = tensor
-    graph.output(results)
-    return torch.fx.GraphModule(root, graph)
+    winner: TracedCandidate, operands: Sequence[Any], site: CallSite, outputs: Outputs
+) -> ir.Subgraph:
+    """The winner's graph, lowered as what runs in its range of sizes."""
+    from .size_dispatch import lower_branch
 
-
-def _attach(
-    root: torch.nn.Module, graph: torch.fx.Graph, gm: torch.fx.GraphModule
-) -> torch.fx.Node:
+    patches = winner.candidate.config_patches
     name = f"size_branch_{next(_branch_numbers)}"
-    root.add_module(name, gm)
-    return graph.get_attr(name)
+    gm, fakes = _with_symbols(winner.graph, site)
+    mark_candidate(gm)
+    branch = lower_branch(gm, name, operands, fakes, outputs.tensors, patches)
+    assert branch.graph is not None
+    _tag(branch.graph.operations, patches)
+    return branch
 
 
-def branch_config(gm: torch.fx.GraphModule) -> contextlib.AbstractContextManager[Any]:
+def _with_symbols(
+    gm: torch.fx.GraphModule, site: CallSite
+) -> tuple[torch.fx.GraphModule, list[Any]]:
     """
-    The Inductor config under which a branch of ``torch.cond`` is lowered: that of the
-    candidate in it, where there is one. Called by ``ir.Conditional``.
+    A candidate's graph that takes the call site's symbols before its inputs.
+
+    Returns:
+        It and its inputs, fake.
     """
-    patches = gm.meta.get(_CONFIG_PATCHES)
-    return config.patch(patches) if patches else contextlib.nullcontext()
-
-
-def _tag_branches(operation: Any) -> None:
-    """Gives the operations of each branch the config patches of its own candidate."""
-    for subgraph in operation.get_subgraphs():
-        patches = subgraph.graph_module.meta.get(_CONFIG_PATCHES)
-        for inner in subgraph.graph.operations if subgraph.graph else ():
-            if patches:
-                inner.set_config_patches(dict(patches))
-            _tag_branches(inner)
+    create = V.graph.sizevars.shape_env.create_symintnode
+    symbols = site.symbols()
+    fakes = [*(create(s, hint=None) for s in symbols), *site.fake_inputs()]
+    graph = torch.fx.Graph()
+    names = [*(f"symbol_{s}" for s in symbols)]
+    names += [f"input_{i}" for i in range(len(site.inputs))]
+    nodes = [graph.placeholder(name) for name in names]
+    for node, fake in zip(nodes, fakes):
+        node.meta["val"] = fake
+    inputs = gm.graph.find_nodes(op="placeholder")
+    results = graph.graph_copy(gm.graph, dict(zip(inputs, nodes[len(symbols) :])))
+    graph.output(results)
+    return torch.fx.GraphModule(gm, graph), fakes

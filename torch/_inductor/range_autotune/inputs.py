@@ -99,11 +99,12 @@ def _finite(bound: Any, otherwise: Any) -> Any:
 
 def hint_point(site: CallSite, size: sympy.Expr | None = None) -> SizePoint:
     """The size that the model was compiled with."""
-    values = {symbol: _hint(symbol) for symbol in site.symbols()}
+    values = {symbol: hint(symbol) for symbol in site.symbols()}
     return SizePoint(None if size is None else concrete(size, values), values)
 
 
-def _hint(symbol: sympy.Symbol) -> int:
+def hint(symbol: sympy.Symbol) -> int:
+    """The size that the model is compiled with."""
     return int(V.graph.sizevars.optimization_hint(symbol))
 
 
@@ -112,7 +113,7 @@ def concrete(expr: Any, values: Values) -> int:
     known = replaced(expr).xreplace(
         {symbol: sympy.Integer(value) for symbol, value in values.items()}
     )
-    rest = {symbol: _hint(symbol) for symbol in known.free_symbols}
+    rest = {symbol: hint(symbol) for symbol in known.free_symbols}
     return int(known.subs(rest))
 
 

@@ -6,6 +6,7 @@ import logging
 import weakref
 from typing import Any, TYPE_CHECKING
 
+from torch._C import _AutoDispatchBelowAutograd
 from torch._dynamo.utils import preserve_rng_state
 from torch.utils import _pytree as pytree
 
@@ -15,16 +16,18 @@ from .. import config, ir
 from ..codegen.subgraph import inline_subgraph_to_ir_nodes
 from ..virtualized import V
 from . import compiling
+from .cache_key import Unhashable
 from .call_site import CallSite, NotTunable
 from .candidates import CandidateError, FALLBACK_INDEX, one_line, PLAIN_INDEX
-from .canonical import call_site_text
 from .collectives import can_measure, has_collective
 from .deferred import defer, lowered_as_not_registered
 from .dispatch import emit_dispatch, emit_winner
+from .graph_text import SymbolNames
+from .inputs import hint
 from .measure import ChoiceRules, choose_winners
 from .ranges import DimRange, fill_gaps, Segment
 from .report import log_header, log_winners
-from .rounds import measure_rounds
+from .rounds import measure_rounds, recall
 from .stale_code import note_lowered
 from .tuning import as_for, prepare, Tuning
 
@@ -101,7 +104,7 @@ def _tune(registration: Registration, site: CallSite) -> Any:
     tuning = _tuning_of(registration, site)
     if not tuning.traced:
         return None
-    if tuning.first is None:
+    if tuning.first is None and not recall(tuning):
         compiling.submit(tuning)
 
     if config.defer_custom_op_choices:
@@ -117,12 +120,28 @@ def _tuning_of(registration: Registration, site: CallSite) -> Tuning:
 
     Of equal ones only the first is traced, compiled and measured.
     """
+    key = _place(registration, site)
+    if key is None:
+        return prepare(registration, site)
     known = _known.setdefault(V.graph.sizevars.shape_env, {})
-    size = None if registration.dim is None else site.size_of(registration.dim)
-    key = (id(registration), config.get_hash(), call_site_text(site, size))
     if key in known and (same := as_for(known[key], site)):
         return same
     return known.setdefault(key, prepare(registration, site))
+
+
+def _place(registration: Registration, site: CallSite) -> Any:
+    """Equal for call sites that differ by names; None if one cannot tell."""
+    size = None if registration.dim is None else site.size_of(registration.dim)
+    names = SymbolNames()
+    try:
+        text = site.layout_text(names)
+    except Unhashable as e:
+        log.debug("%s shares nothing with other calls: %s", registration.name, e)
+        return None
+    dispatched = frozenset() if size is None else size.free_symbols
+    hints = [None if s in dispatched else hint(s) for s in names.met]
+    on = None if size is None else names(size)
+    return id(registration), config.get_hash(), text, on, tuple(hints)
 
 
 def decide(tuning: Tuning) -> tuple[Segment[int], ...]:
@@ -137,7 +156,6 @@ def decide(tuning: Tuning) -> tuple[Segment[int], ...]:
 
 def _measure_and_choose(tuning: Tuning) -> tuple[Segment[int], ...]:
     log_header(tuning)
-    compiling.wait(tuning)
     tuning.collective = has_collective(t.graph for t in tuning.traced.values())
     if tuning.collective and not can_measure():
         log.warning(
@@ -148,10 +166,11 @@ def _measure_and_choose(tuning: Tuning) -> tuple[Segment[int], ...]:
         return (Segment(tuning.bounds, FALLBACK_INDEX),)
     # Compiled code is run below autograd, whose Python kernels for custom ops and
     # collectives cost time and hold the interpreter's lock.
-    with preserve_rng_state(), torch.no_grad(), torch._C._AutoDispatchBelowAutograd():
-        tuning.measured = measure_rounds(tuning)
-    if tuning.device.type != "cpu":
-        torch.get_device_module(tuning.device).empty_cache()
+    if not tuning.measured:
+        with preserve_rng_state(), torch.no_grad(), _AutoDispatchBelowAutograd():
+            measure_rounds(tuning)
+        if tuning.device.type != "cpu":
+            torch.get_device_module(tuning.device).empty_cache()
     winners = choose_winners(tuning.measured, _choice_rules(tuning))
     log_winners(tuning, tuning.measured, winners)
     return _over_possible_sizes(winners, tuning.bounds)

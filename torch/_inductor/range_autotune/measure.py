@@ -66,9 +66,16 @@ class Timing:
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
-    """Why a candidate has no time."""
+    """
+    Why a candidate has no time.
+
+    Args:
+        may_pass: whether it says more about the moment than about the candidate: memory
+            that others held, a clock that ran out, a device that an earlier kernel broke.
+    """
 
     reason: str
+    may_pass: bool = False
 
 
 Times = dict[int, "Timing | Failure"]
@@ -123,7 +130,10 @@ def time_candidates(
 def failure_of(error: Exception) -> Failure:
     """What a candidate raised, as a value; nothing of the candidate is kept alive by it."""
     reason = one_line(error)
-    return Failure(f"out of memory: {reason}" if is_out_of_memory(error) else reason)
+    if is_out_of_memory(error):
+        return Failure(f"out of memory: {reason}", may_pass=True)
+    passes = (TookTooLong, TimeoutError, torch.AcceleratorError)
+    return Failure(reason, may_pass=isinstance(error, passes))
 
 
 def _warm_up(

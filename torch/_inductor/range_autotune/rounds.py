@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from typing import Any, TYPE_CHECKING
 
 from .. import config
-from .candidates import FALLBACK_INDEX, one_line
-from .collectives import common_to_all_ranks, time_in_step
+from . import compiling
+from .candidates import FALLBACK_INDEX, one_line, PLAIN_INDEX
+from .collectives import common_to_all_ranks, has_collective, time_in_step
 from .inputs import hint_point, make_inputs, may_hold, point_for_size, SizePoint
 from .limits import call_within, is_out_of_memory, time_limit_s
 from .measure import Failure, RangeTimes, time_candidates, Times
 from .numerics import find_mismatch
 from .ranges import DimRange, representative_sizes
+from .timing_cache import candidate_text, lookup, place_text, store
 from .trial import try_in_process
+from .tuning_progress import tuning_progress
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from .subgraph_module import SubgraphModule
     from .tuning import Round, Tuning
@@ -27,41 +31,115 @@ if TYPE_CHECKING:
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
 
-def measure_rounds(tuning: Tuning) -> list[RangeTimes]:
-    """Times of the candidates that are still in at the end, range by range."""
-    measured = [_measure_round(tuning, competing) for competing in tuning.rounds]
-    return [_without_rejected(tuning, row) for row in measured]
+def measure_rounds(tuning: Tuning) -> None:
+    """Compiles and times the candidates, range by range; keeps the times."""
+    points = [_points(tuning, competing.possible) for competing in tuning.rounds]
+    steps = len(tuning.loads) + sum(map(len, points))
+    with tuning_progress(tuning.name, steps) as progress:
+        compiling.wait(tuning, progress.done)
+        rows = []
+        for competing, at_points in zip(tuning.rounds, points):
+            times: dict[int | None, Times] = {}
+            for point in at_points:
+                measured = _measure_point(tuning, competing, point)
+                if measured is not None:
+                    times[point.size] = measured
+                    _remember(tuning, competing, point, measured)
+                progress.done(f"{competing.sizes} at {point.size}")
+            rows.append(RangeTimes(competing.sizes, times))
+    tuning.measured = _without_rejected(tuning, rows)
 
 
-def _without_rejected(tuning: Tuning, row: RangeTimes) -> RangeTimes:
+def recall(tuning: Tuning) -> bool:
+    """
+    Finds the times of an earlier process, if it measured all that is to be measured here.
+
+    Candidates that failed there are out here, too.
+    """
+    rows = []
+    for competing in tuning.rounds:
+        times: dict[int | None, Times] = {}
+        for point in _points(tuning, competing.possible):
+            place, texts = _cache_entry(tuning, competing, point)
+            known = None if place is None else lookup(place, texts)
+            if known is None:
+                return False
+            times[point.size] = known
+        rows.append(RangeTimes(competing.sizes, times))
+    for row in rows:
+        for at_point in row.at.values():
+            _reject_failures(tuning, at_point, row.sizes)
+    tuning.measured = _without_rejected(tuning, rows)
+    return True
+
+
+def _reject_failures(tuning: Tuning, times: Times, sizes: DimRange) -> None:
+    for index, result in times.items():
+        if isinstance(result, Failure) and index not in tuning.rejected:
+            tuning.reject(index, result.reason, str(sizes))
+
+
+def _without_rejected(tuning: Tuning, rows: Sequence[RangeTimes]) -> list[RangeTimes]:
     """What failed in one range must win in none."""
-    at = {
-        size: {index: time for index, time in times.items() if index in tuning.traced}
-        for size, times in row.at.items()
+    return [
+        RangeTimes(
+            row.sizes,
+            {
+                size: {index: t for index, t in times.items() if index in tuning.traced}
+                for size, times in row.at.items()
+            },
+        )
+        for row in rows
+    ]
+
+
+def _remember(tuning: Tuning, competing: Round, point: SizePoint, times: Times) -> None:
+    """For later processes; candidates that are out by now are out there, too."""
+    place, texts = _cache_entry(tuning, competing, point)
+    if place is not None:
+        out = {index: Failure(reason) for index, reason in tuning.rejected.items()}
+        store(place, texts, {**out, **times})
+
+
+def _cache_entry(
+    tuning: Tuning, competing: Round, point: SizePoint
+) -> tuple[str | None, dict[int, str]]:
+    """The timing cache's names for a place and those who compete there."""
+    options = tuning.registration.options
+    collective = has_collective(t.graph for t in tuning.traced.values())
+    if collective or options.numerics_check != "off":
+        return None, {}
+    everywhere = (FALLBACK_INDEX,) if tuning.fallback_competes else ()
+    texts: dict[int, str] = {}
+    for index in (*competing.candidates, PLAIN_INDEX, *everywhere):
+        if index not in tuning.texts and index in tuning.traced:
+            tuning.texts[index] = candidate_text(tuning.traced[index])
+        if index in tuning.texts:
+            text = tuning.texts[index]
+            if text is None:
+                return None, {}
+            texts[index] = text
+    return place_text(tuning.site, options, point.values), texts
+
+
+def _measure_point(tuning: Tuning, competing: Round, point: SizePoint) -> Times | None:
+    """Those that fail are out of all ranges; None where nothing can be measured."""
+    runners = _runners(tuning, competing, point)
+    if tuning.collective:
+        runners = {i: runners[i] for i in common_to_all_ranks(runners)}
+    if not runners:
+        return None
+    _check_numerics(tuning, runners, point)
+    if not tuning.fallback_competes:
+        runners.pop(FALLBACK_INDEX, None)
+    times: Times = {
+        index: dataclasses.replace(result, reason=f"it does not run: {result.reason}")
+        if isinstance(result, Failure)
+        else result
+        for index, result in _times(tuning, runners).items()
     }
-    return RangeTimes(row.sizes, at)
-
-
-def _measure_round(tuning: Tuning, competing: Round) -> RangeTimes:
-    """Times a range's candidates; those that fail are out of all ranges to come."""
-    at: dict[int | None, Times] = {}
-    for point in _points(tuning, competing.possible):
-        runners = _runners(tuning, competing, point)
-        if tuning.collective:
-            runners = {i: runners[i] for i in common_to_all_ranks(runners)}
-        if not runners:
-            continue
-        _check_numerics(tuning, runners, point)
-        if not tuning.fallback_competes:
-            runners.pop(FALLBACK_INDEX, None)
-        times = _times(tuning, runners)
-        at[point.size] = times
-        for index, result in times.items():
-            if isinstance(result, Failure):
-                tuning.reject(
-                    index, f"it does not run: {result.reason}", str(competing.sizes)
-                )
-    return RangeTimes(competing.sizes, at)
+    _reject_failures(tuning, times, competing.sizes)
+    return times
 
 
 def _points(tuning: Tuning, sizes: DimRange) -> list[SizePoint]:

@@ -69,6 +69,8 @@ class Tuning:
         collective: whether ranks have to measure in step.
         modules: what they are measured by.
         loads: of the modules, under way or done.
+        rejected: who is out by now, and why.
+        texts: of candidates, for the timing cache; None for those that it cannot know.
         measured: the times that the winners follow from, range by range.
         winners: over all sizes that can occur; None until it is decided.
         first: an equal call site, which is compiled and measured in this one's place.
@@ -85,6 +87,8 @@ class Tuning:
     collective: bool = False
     modules: dict[int, SubgraphModule] = dataclasses.field(default_factory=dict)
     loads: dict[int, Future[Any]] = dataclasses.field(default_factory=dict)
+    rejected: dict[int, str] = dataclasses.field(default_factory=dict)
+    texts: dict[int, str | None] = dataclasses.field(default_factory=dict)
     measured: list[RangeTimes] = dataclasses.field(default_factory=list)
     winners: tuple[Segment[int], ...] | None = None
     first: Tuning | None = None
@@ -123,6 +127,7 @@ class Tuning:
         its plain lowering, which goes without a word.
         """
         self.modules.pop(index, None)
+        self.rejected[index] = reason
         if index == FALLBACK_INDEX:
             candidate = self.traced[index].candidate
         elif index in self.traced:
@@ -145,6 +150,8 @@ def prepare(registration: Registration, site: CallSite) -> Tuning:
     contest = registration.contest or _generated_contest(registration, site)
     table = contest.table
     size = None if table is None else site.size_of(table.dim)
+    if config.fx_wrapper and size is not None and size.free_symbols:
+        raise NotTunable("the FX wrapper has no dispatch by a size")
     bounds = ANY_SIZE if size is None else size_bounds(size)
     rounds = _possible_rounds(contest, bounds)
     fallback, outputs = trace_fallback(site)

@@ -1,0 +1,280 @@
+"""
+The IR of a choice among graphs by a size: one node, however many graphs there are.
+
+``torch.cond`` has two branches, so that a choice among more would nest it, and each level
+would check its inputs and outputs again and pass them on. Here the wrapper tests the size
+in a balanced tree and runs the one branch from there. Nothing is checked: branches read
+what the graph around them has checked or made, and their outputs come from generated code.
+
+The size is a number that the host knows, so that a CUDA graph, which is recorded for the
+sizes of its inputs, holds the right branch.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TYPE_CHECKING
+
+from .. import config, ir
+from ..codegen.wrapper import EnterSubgraphLine, ExitSubgraphLine
+from ..graph import SubgraphLowering
+from ..utils import is_cudagraph_unsafe_op
+from ..virtualized import V
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import sympy
+
+    import torch
+
+    from ..codegen.wrapper import PythonWrapperCodegen
+
+    BranchWriter = Callable[[ir.Subgraph], None]
+    SizeTests = int | tuple[int, "SizeTests", "SizeTests"]
+
+
+class _BranchLowering(SubgraphLowering):
+    """A branch's graph; in Python a function, whose inputs its caller has checked."""
+
+    def init_wrapper_code(self, *args: Any, **kwargs: Any) -> None:
+        """No assertions on inputs: they are for those who call from outside."""
+        super().init_wrapper_code(*args, **kwargs)
+        self.wrapper_code._pending_input_asserts.clear()
+
+    def _update_scheduler(self) -> None:
+        """The dispatch is an operation on a device, and runs with that set."""
+        super()._update_scheduler()
+        devices = {operation.get_device() for operation in self.operations}
+        if len(devices) == 1:
+            (self.scheduler.default_device_context,) = devices
+
+
+def lower_branch(
+    gm: torch.fx.GraphModule,
+    name: str,
+    operands: Sequence[Any],
+    fakes: Sequence[Any],
+    outputs: Sequence[torch.Tensor],
+    config_patches: Mapping[str, Any],
+) -> ir.Subgraph:
+    """
+    Lowers a graph as a branch of a dispatch in the graph being compiled.
+
+    Args:
+        gm: one placeholder for each operand, and a flat list of outputs.
+        name: of the branch; no other subgraph of the graph being compiled has it.
+        operands: IR tensors and sympy expressions.
+        fakes: the operands as fake tensors and SymInts, sizes symbolic.
+        outputs: fake tensors with the strides that the branch must return.
+        config_patches: Inductor config to lower and generate the branch under.
+    """
+    parent = V.graph
+    graph = _BranchLowering(
+        parent=parent,
+        gm=gm,
+        example_inputs=list(fakes),
+        shape_env=parent._shape_env,
+        cpp_wrapper=parent.cpp_wrapper,
+        aot_mode=parent.aot_mode,
+        extern_node_serializer=parent.extern_node_serializer,
+        is_inference=parent.is_inference,
+        is_backward=parent.is_backward,
+        name=parent.qualify_name(name),
+    )
+    placeholders = gm.graph.find_nodes(op="placeholder")
+    for node, operand in zip(placeholders, operands):
+        if isinstance(operand, ir.IRNode) and ir.is_unaligned(operand):
+            graph.unaligned_buffers.add(graph.qualify_name(node.target))
+    with V.set_graph_handler(graph), config.patch(dict(config_patches)):
+        graph.run(*fakes)
+        graph.graph_outputs = _own_buffers(graph.graph_outputs, outputs)
+    return ir.Subgraph(name=name, graph_module=gm, graph=graph)
+
+
+def _own_buffers(
+    results: Sequence[Any], outputs: Sequence[torch.Tensor]
+) -> list[ir.IRNode]:
+    """A branch's results with the strides asked for, each a buffer that no other is."""
+    owned: list[ir.IRNode] = []
+    seen: set[str] = set()
+    for result, expected in zip(results, outputs):
+        box = ir.ExternKernel.require_exact_strides(
+            ir.TensorBox(result), expected.stride(), allow_padding=False
+        )
+        if box.get_name() in seen or box.get_name() in V.graph.graph_inputs:
+            box = ir.ExternKernel.copy_input(box)
+        seen.add(box.get_name())
+        owned.append(box)
+    return owned
+
+
+class SizeDispatch(ir.ExternKernel):
+    """
+    Runs one of several graphs; a size says which.
+
+    Args:
+        size: symbolic, a number on the host at run time.
+        starts: the first sizes of all branches but the first, ascending.
+        branches: lowered, by size.
+        operands: IR tensors and sympy expressions, the inputs of every branch.
+        outputs: fake tensors, what every branch returns.
+    """
+
+    def __init__(
+        self,
+        size: sympy.Expr,
+        starts: Sequence[int],
+        branches: Sequence[ir.Subgraph],
+        operands: Sequence[Any],
+        outputs: Sequence[torch.Tensor],
+    ) -> None:
+        realized = [ir.ExternKernel.realize_input(operand) for operand in operands]
+        tensors = [x for x in realized if not isinstance(x, ir.ShapeAsConstantBuffer)]
+        numbers = [x.expr for x in realized if isinstance(x, ir.ShapeAsConstantBuffer)]
+        super().__init__(
+            name=None,
+            layout=ir.MultiOutputLayout(device=outputs[0].device),
+            inputs=self.unwrap_storage(tensors),
+            constant_args=(size, *numbers),
+        )
+        self.size = size
+        self.starts = tuple(starts)
+        self.branches = tuple(branches)
+        self.operands = tuple(realized)
+        self.name = V.graph.register_buffer(self)
+        V.graph.register_operation(self)
+        self.outputs = [_Output(self, i, fake) for i, fake in enumerate(outputs)]
+        self._report_limits()
+
+    def get_subgraphs(self) -> list[ir.Subgraph]:
+        """The branches."""
+        return list(self.branches)
+
+    def _report_limits(self) -> None:
+        """Tells the graph and the scheduler what in a branch rules CUDA graphs out."""
+        # The scheduler looks at the FX node of an operation.
+        self.fx_node = None  # type: ignore[bad-assignment]  # upstream has None too
+        for graph in self._graphs():
+            for device in graph.device_node_mapping:
+                V.graph.add_device_info(device)
+                if device.type == "cpu" and self.get_device() != device:
+                    V.graph.disable_cudagraphs_reason = "a branch runs on the CPU"
+            if reason := graph.disable_cudagraphs_reason:
+                V.graph.disable_cudagraphs_reason = reason
+            for operation in graph.operations:
+                if is_cudagraph_unsafe_op(operation):
+                    self.fx_node = operation.fx_node
+
+    def _graphs(self) -> list[Any]:
+        return [branch.graph for branch in self.branches]
+
+    def codegen(self, wrapper: PythonWrapperCodegen) -> None:
+        """Writes the tests of the size, and the branch or its call behind each."""
+        operands = [operand.codegen_reference() for operand in self.operands]
+        names = [output.get_name() for output in self.outputs]
+        run = _branch_writer(wrapper, self.get_name(), operands, names)
+        self._codegen_tests(wrapper, size_tests(self.starts), run)
+        for output in self.outputs:
+            if output.get_name() in V.graph.removed_buffers:
+                wrapper.writeline(wrapper.make_buffer_free(output))
+        # Only the outputs are variables.
+        wrapper.freed.add(self.get_name())
+
+    def _codegen_tests(
+        self, wrapper: PythonWrapperCodegen, tests: SizeTests, run: BranchWriter
+    ) -> None:
+        if isinstance(tests, int):
+            run(self.branches[tests])
+            return
+        start, below, above = tests
+        if_, else_, end = _IF_IN_CPP if V.graph.cpp_wrapper else _IF_IN_PYTHON
+        test = f"{wrapper.codegen_sizevar(self.size)} < {start}"
+        for line, inner in ((if_.format(test), below), (else_, above)):
+            wrapper.writeline(line)
+            # Wrappers remember by this graph which variables a block declares.
+            graph = self._graphs()[inner] if isinstance(inner, int) else V.graph
+            wrapper.writeline(EnterSubgraphLine(wrapper, graph))
+            self._codegen_tests(wrapper, inner, run)
+            wrapper.writeline(ExitSubgraphLine(wrapper))
+        if end:
+            wrapper.writeline(end)
+
+
+def size_tests(starts: Sequence[int], first: int = 0) -> SizeTests:
+    """
+    The balanced tree of tests that finds a size's branch.
+
+    Args:
+        starts: the first sizes of all branches but the first, ascending.
+        first: the index of the first branch.
+
+    Returns:
+        The index of the only branch, or: what to compare the size with, the tests if it
+        is below, and those if it is not.
+    """
+    if not starts:
+        return first
+    half = (len(starts) + 1) // 2
+    below = size_tests(starts[: half - 1], first)
+    return starts[half - 1], below, size_tests(starts[half:], first + half)
+
+
+_IF_IN_PYTHON = ("if {}:", "else:", "")
+_IF_IN_CPP = ("if ({}) {{", "} else {", "}")
+
+
+def _branch_writer(
+    wrapper: PythonWrapperCodegen,
+    dispatch: str,
+    operands: list[str],
+    outputs: list[str],
+) -> BranchWriter:
+    """
+    How the wrapper at hand runs a branch; what all branches share is written at once.
+
+    Args:
+        operands: code for each.
+        outputs: names of variables, not declared as yet.
+    """
+    writer: Any = wrapper
+    if V.graph.cpp_wrapper:
+        for name in outputs:
+            wrapper.writeline(f"RAIIAtenTensorHandle {name};")
+        return lambda branch: writer.codegen_subgraph(branch, operands, outputs)
+    if V.graph.aot_mode:
+        return lambda branch: wrapper.codegen_subgraph_by_inlining(
+            branch, operands, outputs
+        )
+    wrapper.writeline(f"{dispatch}_args = [{', '.join(operands)}]")
+    # The list holds them; the function that gets it frees them as early as it can.
+    V.graph.scheduler.free_buffers()
+
+    def call(branch: ir.Subgraph) -> None:
+        wrapper.codegen_subgraph_common(branch)
+        function = branch.graph.name  # type: ignore[union-attr]  # it is lowered
+        wrapper.writeline(f"({', '.join(outputs)},) = {function}({dispatch}_args)")
+
+    return call
+
+
+class _Output(ir.MultiOutput):
+    """One output of a dispatch, which gives it its value."""
+
+    def __init__(self, dispatch: SizeDispatch, index: int, fake: torch.Tensor) -> None:
+        results = [graph.graph_outputs[index] for graph in dispatch._graphs()]
+        size, stride = map(ir.convert_shape_to_inductor, (fake.shape, fake.stride()))
+        layout = ir.FixedLayout(
+            device=fake.device,
+            dtype=fake.dtype,
+            size=list(size),
+            stride=list(stride),
+            is_pinned=results[0].get_layout().is_pinned,
+        )
+        super().__init__(layout, dispatch, [(list, index)])
+        for graph, result in zip(dispatch._graphs(), results):
+            if result.get_name() in graph.unaligned_buffers:
+                V.graph.unaligned_buffers.add(self.get_name())
+
+    def codegen(self, wrapper: PythonWrapperCodegen) -> None:
+        """Nothing is left to do."""
