@@ -17,11 +17,13 @@ import argparse
 import dataclasses
 import json
 import logging
+import math
 import os
 import statistics
 import sys
 import tempfile
 import time
+import warnings
 from typing import Any, TYPE_CHECKING
 
 import torch.nn.functional as F
@@ -55,7 +57,7 @@ ROWS = 256
 SPLIT_POINTS = [16, 64, 256, 1024]
 LARGEST = 4096
 WIDTH = 1024
-OTHER_LAYERS = 24
+OTHER_LAYERS = 12
 
 
 def norm_by_vector_norm(x: Tensor, weight: Tensor) -> Tensor:
@@ -185,12 +187,21 @@ def warm_up(device: str) -> None:
     counters.clear()
 
 
+def benchmark_runs() -> int:
+    """Of candidates, in this process: a graph from a cache brings the counts of its own."""
+    counts = counters["inductor"]
+    from_cache = counts["fxgraph_cache_hit"] and not counts["fxgraph_cache_miss"]
+    return 0 if from_cache else counts["custom_op_candidate_timings"]
+
+
 def work(job: Job) -> None:
     """Compiles in this process; answers with the seconds that the first call took."""
     torch._logging.set_logs(inductor=logging.ERROR)
-    logging.getLogger("torch._inductor.kernel.custom_op").setLevel(logging.ERROR)
+    warnings.simplefilter("ignore")
     warm_up(job.device)
     model, args = make_model(job)
+    for x, weights in args[0]:  # what the op itself does on its first call
+        torch.ops.compile_time.norm(x, weights[0])
     known = {
         name: value for name, value in job.options.items() if hasattr(config, name)
     }
@@ -202,7 +213,7 @@ def work(job: Job) -> None:
     answer(
         {
             "s": elapsed_s,
-            "timings": counters["inductor"]["custom_op_candidate_timings"],
+            "timings": benchmark_runs(),
             "patched": is_patched(),
             "torch": torch.__version__,
             "ignored": sorted(set(job.options) - set(known)),
@@ -245,15 +256,15 @@ class Row:
 
     Args:
         runs: by name.
-        ratio: of median seconds by name.
+        ratio: of median seconds by name, if times matter.
         goal: the largest ratio that is good.
         silent: the run in which nothing may be measured.
     """
 
     work: str
     runs: dict[str, Run]
-    ratio: Callable[[Mapping[str, float]], float]
-    goal: float
+    ratio: Callable[[Mapping[str, float]], float] | None = None
+    goal: float = math.inf
     silent: str | None = None
 
 
@@ -268,6 +279,7 @@ def table_of_goals(devices: list[str]) -> list[Row]:
     candidates = 6 if device == "cuda" else 4
     one = Job(device, candidates)
     many = dataclasses.replace(one, calls=24)
+    anew = dataclasses.replace(one, options={"fx_graph_cache": False})
     layers = Job(device, candidates, chains=3, other=OTHER_LAYERS)
     serial = {"defer_custom_op_choices": False, "custom_op_autotune_threads": 1}
 
@@ -301,6 +313,11 @@ def table_of_goals(devices: list[str]) -> list[Row]:
             },
             lambda s: s["registered"] / s["not registered"],
             1.1,
+            silent="registered",
+        ),
+        Row(
+            "a second process that compiles anew",
+            {"registered": Run(anew, again=True)},
             silent="registered",
         ),
         Row(
@@ -361,8 +378,9 @@ def text_of(measured: list[Measured], device: str, repeats: int) -> str:
             lines.append(f"| {m.row.work} | {name} | {numbers} |")
     lines += ["", "| work | ratio | goal |", "| --- | ---: | ---: |"]
     for m in measured:
-        ratio = m.row.ratio(m.medians())
-        lines.append(f"| {m.row.work} | {ratio:.2f} | ≤ {m.row.goal:.2f} |")
+        if m.row.ratio:
+            ratio = m.row.ratio(m.medians())
+            lines.append(f"| {m.row.work} | {ratio:.2f} | ≤ {m.row.goal:.2f} |")
         if m.row.silent:
             runs = m.timings[m.row.silent]
             lines.append(f"| {m.row.work}: benchmark runs | {runs} | 0 |")
