@@ -355,7 +355,7 @@ def named_as(
 @st.composite
 def cases(draw: Callable[[Any], Any]) -> Case:
     rank = draw(st.integers(1, 3))
-    shape = [draw(st.sampled_from([2, 3, 5, 1])) for _ in range(rank)]
+    shape = [draw(st.sampled_from([2, 3, 5, 1, 0])) for _ in range(rank)]
     dim = draw(st.integers(0, rank - 1))
     shape[dim] = draw(st.integers(4, 40))
     dtypes = [torch.float32, torch.bfloat16, torch.int64, torch.bool]

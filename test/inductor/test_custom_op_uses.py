@@ -255,6 +255,16 @@ class TestSizesOfZeroAndNone(UsesTestCase):
                 expected = x[size - kept :] + marker
                 self.assertEqual(compiled(x, least + (size - kept) * 4), expected)
 
+    def test_unbacked_size_of_an_input(self):
+        op = identity_op()
+        register(op, plus(1), plus(2))
+        x = ramp(128, 4)
+        torch._dynamo.decorators.mark_unbacked(x, 0)
+        compiled = torch.compile(op)
+        with made_up_times(best_by_range):
+            compiled(x)
+        self.assert_markers(compiled, {0: 1, 1: 1, 511: 1, 512: 2, 2047: 2, 2048: 0})
+
     @torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)
     def test_size_after_nonzero(self):
         op = identity_op()
