@@ -201,17 +201,17 @@ class TestEmittedCode(TestCase):
             """\
 assert_size_stride(arg1_1, (s0, 4), (4, 1), 'input')
 assert_size_stride(arg2_1, (s0, 4), (4, 1), 'input')
-buf0_args = [s0, arg1_1, arg2_1]
+buf1_args = [s0, arg1_1, arg2_1]
 del arg1_1
 del arg2_1
 if s0 < 10:
-    (buf1,) = size_branch_0(buf0_args)
+    (buf0,) = size_branch_0(buf1_args)
 else:
     if s0 < 20:
-        (buf1,) = size_branch_1(buf0_args)
+        (buf0,) = size_branch_1(buf1_args)
     else:
-        (buf1,) = size_branch_2(buf0_args)
-return (buf1, )""",
+        (buf0,) = size_branch_2(buf1_args)
+return (buf0, )""",
         )
 
     @parametrize("cpp_wrapper", (False, True))
