@@ -1,0 +1,193 @@
+# Owner(s): ["module: inductor"]
+"""Autotuned ops on a GPU: CUDA graphs, kernels compiled once, other wrappers, templates."""
+
+import contextlib
+import itertools
+import math
+import unittest
+from unittest import mock
+
+from torch._dynamo.utils import counters
+from torch._inductor.async_compile import AsyncCompile
+from torch._inductor.lowering import user_lowerings
+from torch._inductor.test_case import run_tests, TestCase
+from torch._inductor.utils import run_and_get_code
+from torch.testing._internal.common_utils import (
+    instantiate_parametrized_tests,
+    parametrize,
+)
+from torch.testing._internal.inductor_utils import GPU_TYPE, HAS_GPU
+
+import torch
+from torch._inductor import config
+from torch._inductor.kernel.custom_op import (
+    CustomOpConfig,
+    CustomOpRangeConfig,
+    register_custom_op_autotuning,
+)
+from torch._inductor.range_autotune import rounds
+from torch._inductor.range_autotune.measure import Timing
+
+
+RANGES = [(0, 64), (64, math.inf)]
+SIZES = (2, 63, 64, 500)
+_numbers = itertools.count()
+
+
+def rows(n, columns=256):
+    return torch.randn(n, columns, device=GPU_TYPE)
+
+
+def norm_by_mean(x):
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)
+
+
+def norm_by_sum(x):
+    total = x.square().sum(-1, keepdim=True)
+    return x * torch.rsqrt(total / x.shape[-1] + 1e-6)
+
+
+def norm_op():
+    def body(x: torch.Tensor) -> torch.Tensor:
+        return norm_by_mean(x)
+
+    op = torch.library.custom_op(f"on_gpu::norm{next(_numbers)}", mutates_args=())(body)
+    op.register_fake(torch.empty_like)
+    impls = [norm_by_mean, norm_by_sum]
+    register_custom_op_autotuning(
+        op, configs=[CustomOpRangeConfig("x", 0, RANGES, impls)]
+    )
+    return op
+
+
+@contextlib.contextmanager
+def one_winner_a_range():
+    """Made-up times: candidate i wins in range i."""
+
+    def time_candidates(runners, *_):
+        times = {}
+        for index, run in runners.items():
+            place = int(run()[0].shape[0] >= RANGES[1][0])
+            times[index] = Timing(1.0 if index == place else 2.0)
+        return times
+
+    with mock.patch.object(rounds, "time_candidates", time_candidates):
+        yield
+
+
+@unittest.skipUnless(HAS_GPU, "needs a GPU")
+class TestOnGpu(TestCase):
+    def setUp(self):
+        super().setUp()
+        torch._dynamo.reset()
+        counters.clear()
+        self.enterContext(mock.patch.dict(user_lowerings))
+
+    def compiled(self, fn, **options):
+        x = rows(20)
+        torch._dynamo.mark_dynamic(x, 0)
+        compiled = torch.compile(fn, **options)
+        with one_winner_a_range():
+            _, (code, *_) = run_and_get_code(compiled, x)
+        return compiled, code
+
+    def assert_like_eager(self, compiled, fn, sizes=SIZES):
+        with torch._dynamo.config.patch(error_on_recompile=True):
+            for size in sizes:
+                x = rows(size)
+                self.assertEqual(
+                    compiled(x), fn(x), atol=1e-4, rtol=1e-4, msg=f"at size {size}"
+                )
+
+    @parametrize("deferring", (True, False))
+    def test_dispatch_with_its_neighbours(self, deferring):
+        op = norm_op()
+
+        def fn(x):
+            return torch.relu(op(x * 2)) + x
+
+        with config.patch(defer_custom_op_choices=deferring):
+            compiled, code = self.compiled(fn)
+        self.assert_like_eager(compiled, fn)
+        self.assertEqual(code.count("@triton.jit"), 2, msg=code)
+
+    def test_kernels_of_winners_are_compiled_once(self):
+        op = norm_op()
+        sources = []
+
+        def triton(compiler, kernel_name, source_code, *args, **kwargs):
+            sources.append(source_code)
+            return original(compiler, kernel_name, source_code, *args, **kwargs)
+
+        original = AsyncCompile.triton
+        with mock.patch.object(AsyncCompile, "triton", triton):
+            self.compiled(lambda x: torch.relu(op(x * 2)) + x)
+        # Each winner's kernel, of the benchmark and of the branch.
+        self.assertEqual(len(sources) - len(set(sources)), 2)
+
+    def test_two_dispatches_in_cpp(self):
+        op = norm_op()
+
+        def fn(x):
+            return op(x).sum(0) + op(x.flip(0)).sum(0)
+
+        with config.patch(cpp_wrapper=True):
+            compiled, _ = self.compiled(fn)
+        self.assert_like_eager(compiled, fn)
+
+    def test_cuda_graphs(self):
+        op = norm_op()
+
+        def fn(x):
+            return torch.relu(op(x * 2)) + x
+
+        compiled, _ = self.compiled(fn, mode="reduce-overhead")
+        for _ in range(3):
+            self.assert_like_eager(compiled, fn)
+        self.assertEqual(counters["inductor"]["cudagraph_skips"], 0)
+
+    def test_winner_by_max_autotune_takes_its_epilogue(self):
+        def body(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            return a @ b
+
+        op = torch.library.custom_op(f"on_gpu::mm{next(_numbers)}", mutates_args=())(
+            body
+        )
+        op.register_fake(lambda a, b: a.new_empty(a.shape[0], b.shape[1]))
+        patches = {
+            "max_autotune": True,
+            "max_autotune_gemm_backends": "TRITON",
+        }
+        impl = CustomOpConfig(lambda a, b: a @ b, config_patches=patches)
+        register_custom_op_autotuning(op, configs=[impl])
+
+        def fn(a, b):
+            return torch.relu(op(a, b) + 1)
+
+        a, b = rows(512, 256).half(), rows(256, 512).half()
+        with config.patch("test_configs.force_custom_op_decomposition", True):
+            result, (code, *_) = run_and_get_code(torch.compile(fn), a, b)
+        self.assertEqual(result, fn(a, b), atol=1e-1, rtol=1e-2)
+        self.assertEqual(code.count("@triton.jit"), 1, msg=code)
+
+    def test_memory_is_given_back(self):
+        op = norm_op()
+        x = rows(20)
+        torch._dynamo.mark_dynamic(x, 0)
+        before = torch.cuda.memory_allocated()
+        torch.compile(lambda x: op(x) + 1)(x)
+        self.assertEqual(torch.cuda.memory_allocated(), before)
+
+    def test_freely_measured(self):
+        op = norm_op()
+        x = rows(20)
+        torch._dynamo.mark_dynamic(x, 0)
+        compiled = torch.compile(lambda x: torch.relu(op(x)))
+        compiled(x)
+        self.assert_like_eager(compiled, lambda x: torch.relu(norm_by_mean(x)))
+
+
+instantiate_parametrized_tests(TestOnGpu)
+
+if __name__ == "__main__":
+    run_tests()
