@@ -204,6 +204,7 @@ def _replace(gm: torch.fx.GraphModule, region: SubgraphBoundaryInfo, name: str) 
     body, inputs, outputs = fuse_as_graphmodule(
         gm, nodes, name, always_return_tuple=True
     )
+    _put_placeholders_first(body.graph)
     call = body.graph.find_nodes(op="call_function", target=region.call.target)[0]
     insert_subgm(gm, body, inputs, outputs, nodes[-1])
     erase_nodes(gm, nodes)
@@ -215,6 +216,13 @@ def _replace(gm: torch.fx.GraphModule, region: SubgraphBoundaryInfo, name: str) 
     gm.graph.erase_node(module_call)
     gm.delete_submodule(name)
     log.debug("%s: joined by %s", region.call, [n.name for n in nodes])
+
+
+def _put_placeholders_first(graph: torch.fx.Graph) -> None:
+    """As Inductor counts on; they come where each is first read."""
+    start = next(node for node in graph.nodes if node.op != "placeholder")
+    for placeholder in graph.find_nodes(op="placeholder"):
+        start.prepend(placeholder)
 
 
 def _lowering_of(
