@@ -37,7 +37,7 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune import lowering
+from torch._inductor.range_autotune import rounds, tuning
 from torch._inductor.range_autotune.measure import Timing
 
 
@@ -80,7 +80,7 @@ class ThreadsTestCase(AutotuneTestCase):
     def setUp(self):
         super().setUp()
         # Threads start with the config's defaults, so nothing is patched here.
-        timed = mock.patch.object(lowering, "time_candidates", first_is_fastest_below)
+        timed = mock.patch.object(rounds, "time_candidates", first_is_fastest_below)
         self.enterContext(timed)
 
     def in_threads(self, *calls):
@@ -148,7 +148,7 @@ class TestRegistrationMeanwhile(ThreadsTestCase):
             A future of that thread's result.
         """
         reached, go_on = threading.Event(), threading.Event()
-        real = lowering.trace_candidate
+        real = tuning.trace_candidate
         compiling_thread = []
 
         def trace_candidate(*args):
@@ -162,7 +162,7 @@ class TestRegistrationMeanwhile(ThreadsTestCase):
             return model(ramp(128, 4))
 
         with (
-            mock.patch.object(lowering, "trace_candidate", trace_candidate),
+            mock.patch.object(tuning, "trace_candidate", trace_candidate),
             ThreadPoolExecutor(1) as pool,
         ):
             future = pool.submit(compile_model)
@@ -261,7 +261,7 @@ import time
 import torch
 from torch._dynamo.utils import counters
 from torch._inductor.kernel.custom_op import CustomOpRangeConfig, register_custom_op_autotuning
-from torch._inductor.range_autotune import lowering
+from torch._inductor.range_autotune import tuning
 
 
 @torch.library.custom_op("shared_cache::squared", mutates_args=())
@@ -283,8 +283,8 @@ def by_addmm(x):
 
 
 traces = []
-real_trace = lowering.trace_candidate
-lowering.trace_candidate = lambda *args: traces.append(args) or real_trace(*args)
+real_trace = tuning.trace_candidate
+tuning.trace_candidate = lambda *args: traces.append(args) or real_trace(*args)
 register_custom_op_autotuning(
     squared,
     configs=[CustomOpRangeConfig("x", 0, [(0, 8), (8, math.inf)], [by_mm, by_addmm])],

@@ -207,6 +207,26 @@ class TestEmittedCode(FusionTestCase):
             self.assertEqual(compiled(rows(n)), torch.relu(rows(n) * 2) + 1)
         self.assertEqual(kernel_calls(code)["call"], 0)
 
+    def test_no_candidate_left(self):
+        def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return x - y
+
+        name = f"fusion::op{next(_numbers)}"
+        op = torch.library.custom_op(name, mutates_args=())(fn)
+        op.register_fake(lambda x, y: torch.empty_like(x))
+
+        def bad(x, y):
+            raise NotImplementedError
+
+        register_custom_op_autotuning(
+            op, configs=[CustomOpRangeConfig("x", 0, RANGES, [bad])]
+        )
+        # An input that is read behind the region's first node.
+        y = rows(1)[0]
+        compiled, _ = self.compile(lambda x: op(x * 3, y).relu(), rows(64))
+        for n in SIZES:
+            self.assertEqual(compiled(rows(n)), (rows(n) * 3 - y).relu())
+
     def test_input_that_is_written_later(self):
         op = tuned_op()
 

@@ -122,6 +122,7 @@ class TestFields(OpTestCase):
                 "impl": other_impl,
                 "params": {"chunk": 1},
                 "config_patches": {"max_autotune": True},
+                "parts": (Candidate("c", impl),),
             },
             lambda candidate: register(Contest((candidate,), None)),
         )

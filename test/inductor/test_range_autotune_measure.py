@@ -513,7 +513,7 @@ class TestTiming(TestCase):
             "\n".join(times[i].reason for i in range(2)),
             """\
 out of memory: OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 TiB.
-out of memory: MemoryError: MemoryError()""",
+out of memory: MemoryError""",
         )
 
     def test_memory_of_a_failure_is_free_for_the_next_candidate(self):

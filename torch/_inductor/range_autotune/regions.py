@@ -282,6 +282,7 @@ def _replace(gm: torch.fx.GraphModule, region: SubgraphBoundaryInfo, name: str) 
     body, inputs, outputs = fuse_as_graphmodule(
         gm, nodes, name, always_return_tuple=True
     )
+    _put_placeholders_first(body.graph)
     targets = {call.target for call in region.calls}
     calls = [node for node in body.graph.nodes if node.target in targets]
     insert_subgm(gm, body, inputs, outputs, nodes[-1])
@@ -294,6 +295,13 @@ def _replace(gm: torch.fx.GraphModule, region: SubgraphBoundaryInfo, name: str) 
     gm.graph.erase_node(module_call)
     gm.delete_submodule(name)
     log.debug("%s: joined by %s", list(region.calls), [n.name for n in nodes])
+
+
+def _put_placeholders_first(graph: torch.fx.Graph) -> None:
+    """As Inductor counts on; they come where each is first read."""
+    start = next(node for node in graph.nodes if node.op != "placeholder")
+    for placeholder in graph.find_nodes(op="placeholder"):
+        start.prepend(placeholder)
 
 
 def _lowering_of(
