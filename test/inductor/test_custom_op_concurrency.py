@@ -190,7 +190,9 @@ class TestRegistrationMeanwhile(ThreadsTestCase):
         register(other, 10, 20)
         if registered_before:
             register(op, 1, 2)
-        model = compile_for_all_sizes(lambda x: op(other(x)))
+        # Nothing that the two would be joined through to one choice.
+        between = torch.eye(4)
+        model = compile_for_all_sizes(lambda x: op(other(x) @ between))
         with self.compiling(model) as result:
             register(op, 3, 4)
         before = 1 if registered_before else 0
@@ -352,8 +354,8 @@ import threading
 import time
 
 import torch
-from torch._inductor.codegen.subgraph import SubgraphModule
 from torch._inductor.kernel.custom_op import CustomOpRangeConfig, register_custom_op_autotuning
+from torch._inductor.range_autotune.subgraph_module import SubgraphModule
 
 where, catches = sys.argv[1], sys.argv[2] == "caught"
 waits = True
