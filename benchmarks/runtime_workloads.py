@@ -181,8 +181,8 @@ GEMM = Op(
     mm,
     lambda a, b: a.new_empty(a.shape[0], b.shape[1]),
     {"direct": mm_direct} | {f"split {n}": split_k(n) for n in (4, 8, 16, 32)},
-    [16, 128, 1024],
-    4096,
+    [16, 128, 1024, 4096],
+    8192,
 )
 SOFTMAX = Op(
     softmax,

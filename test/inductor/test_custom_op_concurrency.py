@@ -358,13 +358,16 @@ from torch._inductor.kernel.custom_op import CustomOpRangeConfig, register_custo
 from torch._inductor.range_autotune.subgraph_module import SubgraphModule
 
 where, catches = sys.argv[1], sys.argv[2] == "caught"
+# A shell has what it starts in the background ignore Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 waits = True
 
 
 def wait_in(place):
     if waits and place == where:
         print("waiting", flush=True)
-        time.sleep(600)
+        for _ in range(6000):
+            time.sleep(0.1)  # a signal just before a long one would not end it
 
 
 def clone_op(name, kernel):

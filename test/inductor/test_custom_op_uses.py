@@ -39,12 +39,12 @@ from torch.utils.checkpoint import checkpoint
 
 import torch
 from torch._inductor import config
-from torch._inductor.codegen.subgraph import SubgraphModule
 from torch._inductor.kernel.custom_op import (
     CustomOpConfig,
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
+from torch._inductor.range_autotune.subgraph_module import SubgraphModule
 
 
 BELOW, ABOVE = RANGES[:2]
@@ -526,13 +526,13 @@ class TestFailures(AutotuneTestCase):
         error = torch.OutOfMemoryError("tried to allocate 2 GiB")
         self.assertExpectedInline(
             self.warning(self.raising_at_run_time(error)),
-            """op: candidate 'bad' is left out in range [512, 2048): it does not run: OutOfMemoryError: tried to allocate 2 GiB""",
+            """op: candidate 'bad' is left out in range [512, 2048): it does not run: out of memory: OutOfMemoryError: tried to allocate 2 GiB""",
         )
 
     def test_out_of_host_memory(self):
         self.assertExpectedInline(
             self.warning(self.raising_at_run_time(MemoryError())),
-            """op: candidate 'bad' is left out in range [512, 2048): it does not run: MemoryError""",
+            """op: candidate 'bad' is left out in range [512, 2048): it does not run: out of memory: MemoryError""",
         )
 
     def test_out_of_memory_while_traced(self):

@@ -396,6 +396,17 @@ class TestTrace(ChoiceTestCase):
         size = [6] if len(gm.graph.find_nodes(op="placeholder")) > 1 else []
         self.assertEqual(gm(*size, x), x)
 
+    def test_writes_of_decompositions_are_functionalized(self):
+        def decomposed(x):
+            return (x * x).add_(1).rsqrt()
+
+        gm = self.trace(
+            aten.silu.default, decomposition_table={aten.silu.default: decomposed}
+        )
+        self.assertEqual(
+            self.targets(gm), [aten.mul.Tensor, aten.add.Tensor, aten.rsqrt.default]
+        )
+
     def test_dead_code_is_gone(self):
         gm = self.trace(lambda x: (x.sin(), x + 1)[1])
         self.assertEqual(self.targets(gm), [aten.add.Tensor])

@@ -94,7 +94,8 @@ def trace_subgraph(
 
     gm = trace(fn)
     if _needs_functionalization(gm):
-        gm = trace(torch.func.functionalize(fn, remove="mutations"))
+        # Of the graph, for decompositions write to their own tensors, too.
+        gm = trace(torch.func.functionalize(gm, remove="mutations"))
     gm.graph.eliminate_dead_code()
     gm.recompile()
     return gm
