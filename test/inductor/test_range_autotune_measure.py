@@ -449,8 +449,20 @@ class TestTiming(TestCase):
 
     def test_a_hopeless_candidate_is_not_sampled_to_the_end(self):
         self.times(self.time.runner(0, 1.0), self.time.runner(1, 10.0))
-        self.assertGreater(self.calls(0), 2 * self.calls(1))
+        self.assertEqual(self.calls(0), self.calls(1) + 3)
         self.assertGreaterEqual(self.calls(1), 3)
+
+    def test_a_slower_candidate_is_sampled_until_that_is_sure(self):
+        runner = self.time.runner
+        self.times(runner(0, 1.0), runner(1, 1.1), runner(2, 1.4), runner(3, 2.5))
+        calls = [self.calls(index) for index in range(4)]
+        self.assertEqual(calls[0], calls[1])
+        self.assertEqual(calls[1:], sorted(set(calls[1:]), reverse=True))
+
+    def test_nothing_is_sampled_once_the_choice_is_sure(self):
+        self.times(self.time.runner(0, 1.0), self.time.runner(1, 1.4))
+        self.assertEqual(self.calls(0), self.calls(1))
+        self.assertLess(self.calls(0), 10)
 
     def test_slow_candidates_are_sampled_less(self):
         self.times(self.time.runner(0, 1.0), self.time.runner(1, 1.0))

@@ -36,8 +36,9 @@ _FEWEST_ROUNDS = 3
 _BUDGET_MS = 200.0
 # A sample repeats a call until it is this long, so that the clock's own cost is small.
 _SAMPLE_MS = 0.3
-# A candidate this many times slower than the best so far is not sampled further.
-_HOPELESS = 4.0
+# A candidate is not sampled further once its lowest of so many samples is so many times
+# that of the best.
+_HOPELESS = ((_FEWEST_ROUNDS, 2.0), (6, 1.25))
 # No hiccup of the machine takes this long: one such sample tells enough.
 _LONG_MS = 500.0
 # Two times of one kernel differ by this much now and then. On a machine so busy that
@@ -171,13 +172,19 @@ def _finished(run: Runner, device: torch.device) -> None:
 
 
 def _worth_sampling(samples: Mapping[int, Sequence[float]]) -> list[int]:
+    """Those that may win; none if that is one, sampled enough."""
     best = min((min(times, default=0.0) for times in samples.values()), default=0.0)
-    return [
-        index
-        for index, times in samples.items()
-        if min(times, default=0.0) <= _HOPELESS * best
-        or (len(times) < _FEWEST_ROUNDS and min(times, default=0.0) <= _LONG_MS)
-    ]
+    left = [i for i, times in samples.items() if not _is_hopeless(times, best)]
+    enough, _ = _HOPELESS[-1]
+    decided = len(left) == 1 < len(samples) and len(samples[left[0]]) >= enough
+    return [] if decided else left
+
+
+def _is_hopeless(times: Sequence[float], best: float) -> bool:
+    lowest = min(times, default=0.0)
+    return (lowest > _LONG_MS and lowest > _HOPELESS[0][1] * best) or any(
+        len(times) >= enough and lowest > slower * best for enough, slower in _HOPELESS
+    )
 
 
 def _timing(times: Sequence[float]) -> Timing:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 from typing import Any, TYPE_CHECKING
 
 from .. import config
@@ -34,20 +35,44 @@ log = logging.getLogger("torch._inductor.kernel.custom_op")
 def measure_rounds(tuning: Tuning) -> None:
     """Compiles and times the candidates, range by range; keeps the times."""
     points = [_points(tuning, competing.possible) for competing in tuning.rounds]
+    measured: dict[tuple[int, int | None], Times] = {}
     steps = len(tuning.loads) + sum(map(len, points))
     with tuning_progress(tuning.name, steps) as progress:
         compiling.wait(tuning, progress.done)
-        rows = []
-        for competing, at_points in zip(tuning.rounds, points):
-            times: dict[int | None, Times] = {}
-            for point in at_points:
-                measured = _measure_point(tuning, competing, point)
-                if measured is not None:
-                    times[point.size] = measured
-                    _remember(tuning, competing, point, measured)
-                progress.done(f"{competing.sizes} at {point.size}")
-            rows.append(RangeTimes(competing.sizes, times))
+        for number, point in _in_order(tuning, points):
+            competing = tuning.rounds[number]
+            times = _measure_point(tuning, competing, point)
+            if times is not None:
+                measured[number, point.size] = times
+                _remember(tuning, competing, point, times)
+            progress.done(f"{competing.sizes} at {point.size}")
+    rows = []
+    for number, competing in enumerate(tuning.rounds):
+        keys = [(number, point.size) for point in points[number]]
+        at = {key[1]: measured[key] for key in keys if key in measured}
+        rows.append(RangeTimes(competing.sizes, at))
     tuning.measured = _without_rejected(tuning, rows)
+
+
+def _in_order(
+    tuning: Tuning, points: Sequence[Sequence[SizePoint]]
+) -> list[tuple[int, SizePoint]]:
+    """
+    What is measured when: each round's points, by the number of the round.
+
+    Begins near the size that the model is compiled with, for Triton kernels choose their
+    configs at their first call: at the size where they would without tuning. Ranks that
+    measure in step may be compiled with other sizes each; they go by size.
+    """
+    numbered = [(i, point) for i, row in enumerate(points) for point in row]
+    if tuning.size is None or tuning.collective:
+        return numbered
+    here = hint_point(tuning.site, tuning.size).size or 1
+
+    def distance(entry: tuple[int, SizePoint]) -> float:
+        return abs(math.log((entry[1].size or 1) / here))
+
+    return sorted(numbered, key=distance)
 
 
 def recall(tuning: Tuning) -> bool:
