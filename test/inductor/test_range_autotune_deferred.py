@@ -2,8 +2,10 @@
 """Tests of ``torch._inductor.range_autotune.deferred`` and of sharing among equal calls."""
 
 import contextlib
+import gc
 import itertools
 import math
+import weakref
 from unittest import mock
 
 import torch._inductor.config as config
@@ -24,7 +26,7 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune import deferred, lowering, rounds
+from torch._inductor.range_autotune import compiling, deferred, lowering, rounds
 from torch._inductor.range_autotune.measure import Timing
 
 
@@ -412,6 +414,60 @@ def points_of(points):
 
 
 instantiate_parametrized_tests(TestDeferral)
+
+
+class TestMemory(DeferredTestCase):
+    """What tuning needs is bounded, and freed."""
+
+    def tune(self, seen):
+        op = linear_op(through_mm, through_sum, ranges=[(0, 64), (64, math.inf)])
+        with config.patch(fx_graph_cache=False):
+            self.check(
+                lambda x, w: op(x, w) + 1,
+                torch.randn(20, 8),
+                torch.randn(8, 4),
+                sizes=(5, 100),
+                choose=by_size,
+            )
+        gc.collect()
+        self.assertGreater(len(seen), 1)
+        self.assertEqual([ref() for ref in seen if ref() is not None], [])
+
+    def test_inputs_of_one_size_at_a_time(self):
+        make_inputs, seen = rounds.make_inputs, []
+
+        def spy(*args):
+            alive = [ref for ref in seen if ref() is not None]
+            self.assertEqual(alive, [], "inputs of another size are still there")
+            inputs = make_inputs(*args)
+            seen.extend(weakref.ref(x) for x in inputs)
+            return inputs
+
+        with mock.patch.object(rounds, "make_inputs", spy):
+            self.tune(seen)
+
+    def test_compiled_candidates(self):
+        generate_module, seen = compiling.generate_module, []
+
+        def spy(*args):
+            module = generate_module(*args)
+            seen.append(weakref.ref(module))
+            return module
+
+        with mock.patch.object(compiling, "generate_module", spy):
+            self.tune(seen)
+
+    def test_decisions(self):
+        prepare, seen = lowering.prepare, []
+
+        def spy(*args):
+            tuning = prepare(*args)
+            seen.extend(map(weakref.ref, (tuning, tuning.outputs)))
+            return tuning
+
+        with mock.patch.object(lowering, "prepare", spy):
+            self.tune(seen)
+
 
 if __name__ == "__main__":
     run_tests()

@@ -154,7 +154,7 @@ class TestEmittedCode(TestCase):
             mock.patch.object(lowering, "emit_dispatch", emit_dispatch),
         ):
             _, codes = run_and_get_code(compiled, *inputs)
-        ((before, shape_env),) = guards
+        before, shape_env = guards[0]
         after = guards_on_sizes(shape_env)
         return compiled, codes[-1], before, after
 
@@ -225,6 +225,27 @@ return (buf0, )""",
                 self.assertEqual(compiled(x, y), x * y + i)
         for check, count in (("assert_size_stride(", 2), ("assert_alignment(", 0)):
             self.assertEqual(code.count(check), count, msg=code)
+
+    @parametrize("cpp_wrapper", (False, True))
+    def test_equal_call_sites_share_branches(self, cpp_wrapper):
+        ranges = [(0, 10), (10, math.inf)]
+        op = tuned_op(ranges)
+
+        def fn(x):
+            for _ in range(3):  # what is between them keeps them apart
+                x = op(x @ x.T @ x)
+            return x
+
+        with config.patch(cpp_wrapper=cpp_wrapper):
+            compiled, code, *_ = self.compile(fn, ranges)
+        if not cpp_wrapper:  # there a branch is no function
+            self.assertEqual(len(set(re.findall(r"def size_branch_\d+", code))), 2)
+            self.assertEqual(len(re.findall(r"= size_branch_\d+\(", code)), 6)
+        for size, marker in ((5, 1), (15, 2)):
+            x = expected = torch.randn(size, 4, device=DEVICE) / size
+            for _ in range(3):
+                expected = expected @ expected.T @ expected + marker
+            self.assertEqual(compiled(x), expected)
 
     def test_only_what_is_read_is_kept(self):
         """Of two outputs one is read by nobody; the input is not needed any more."""

@@ -121,7 +121,7 @@ class TestSizeDispatch(SymbolicTestCase):
             for (a, b), c in zip(itertools.pairwise(edges), candidates)
         ]
         results = emit_dispatch(
-            segments, 2 * self.size, site, Outputs(fakes, None, fakes)
+            segments, 2 * self.size, site, Outputs(fakes, None, fakes), {}
         )
         (node,) = [o for o in V.graph.operations if isinstance(o, SizeDispatch)]
         return node, results

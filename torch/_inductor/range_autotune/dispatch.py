@@ -94,6 +94,7 @@ def emit_dispatch(
     size: sympy.Expr,
     site: CallSite,
     outputs: Outputs,
+    known: dict[Any, ir.Subgraph],
 ) -> list[ir.TensorBox]:
     """
     Lowers a choice among winners by the runtime value of a size, without a guard on it.
@@ -101,16 +102,36 @@ def emit_dispatch(
     Args:
         segments: two or more, sorted; together they hold every value of ``size``.
         size: the dispatch dimension, symbolic.
+        known: branches of equal call sites, to be used again; is added to.
     """
     # Its bases are not there yet when Inductor's lowerings are imported.
     from .size_dispatch import SizeDispatch
 
     symbols = site.symbols()
     operands = [*symbols, *site.inputs]
-    branches = [_branch(s.winner, operands, site, outputs) for s in segments]
+    branches = [
+        _known_branch(s.winner, operands, site, outputs, known) for s in segments
+    ]
     starts = [int(s.sizes.start) for s in segments[1:]]
     dispatch = SizeDispatch(size, starts, branches, operands, outputs.tensors)
     return [ir.TensorBox.create(output) for output in dispatch.outputs]
+
+
+def _known_branch(
+    winner: TracedCandidate,
+    operands: Sequence[Any],
+    site: CallSite,
+    outputs: Outputs,
+    known: dict[Any, ir.Subgraph],
+) -> ir.Subgraph:
+    """The branch of an equal call site where it becomes a function, else a new one."""
+    if V.graph.cpp_wrapper or V.graph.aot_mode:  # written in place
+        return _branch(winner, operands, site, outputs)
+    unaligned = [isinstance(o, ir.IRNode) and ir.is_unaligned(o) for o in operands]
+    key = id(V.graph), id(winner.graph), tuple(unaligned)
+    if key not in known:
+        known[key] = _branch(winner, operands, site, outputs)
+    return known[key]
 
 
 def _branch(

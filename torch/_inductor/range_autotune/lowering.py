@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import weakref
 from typing import Any, TYPE_CHECKING
 
 from torch._C import _AutoDispatchBelowAutograd
@@ -35,12 +34,14 @@ from .tuning import as_for, prepare, Tuning
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ..graph import GraphLowering
     from .registration import Registration
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
-# What was found out for earlier call sites, by the shape environment of their model.
-_known: weakref.WeakKeyDictionary[Any, dict[Any, Tuning]] = weakref.WeakKeyDictionary()
+# Where a graph keeps what was found out for its call sites. That refers to the graph, and
+# Inductor keeps shape environments for long: no table of ours or theirs would let it go.
+_KNOWN = "_custom_op_tunings"
 
 
 def lower_call(
@@ -123,10 +124,16 @@ def _tuning_of(registration: Registration, site: CallSite) -> Tuning:
     key = _place(registration, site)
     if key is None:
         return prepare(registration, site)
-    known = _known.setdefault(V.graph.sizevars.shape_env, {})
+    known = vars(_outermost(V.graph)).setdefault(_KNOWN, {})
     if key in known and (same := as_for(known[key], site)):
         return same
     return known.setdefault(key, prepare(registration, site))
+
+
+def _outermost(graph: GraphLowering) -> GraphLowering:
+    while parent := getattr(graph, "parent", None):
+        graph = parent
+    return graph
 
 
 def _place(registration: Registration, site: CallSite) -> Any:
@@ -209,7 +216,8 @@ def emit(
     assert tuning.size is not None and tuning.contest.table is not None
     dim = tuning.contest.table.dim
     log.info("Generating torch.cond dispatch for %s with %d ranges", dim, len(table))
-    results = emit_dispatch(table, tuning.size, tuning.site, tuning.outputs)
+    branches = tuning.source.branches
+    results = emit_dispatch(table, tuning.size, tuning.site, tuning.outputs, branches)
     log.info(
         "Successfully generated torch.cond dispatch tree with %d conditional branches",
         len(table) - 1,

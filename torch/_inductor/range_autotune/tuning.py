@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     import sympy
 
+    from .. import ir
     from .measure import RangeTimes
     from .ranges import Segment
     from .subgraph_module import SubgraphModule
@@ -73,6 +74,7 @@ class Tuning:
         texts: of candidates, for the timing cache; None for those that it cannot know.
         measured: the times that the winners follow from, range by range.
         winners: over all sizes that can occur; None until it is decided.
+        branches: of dispatches, lowered; equal call sites share them.
         first: an equal call site, which is compiled and measured in this one's place.
     """
 
@@ -91,6 +93,7 @@ class Tuning:
     texts: dict[int, str | None] = dataclasses.field(default_factory=dict)
     measured: list[RangeTimes] = dataclasses.field(default_factory=list)
     winners: tuple[Segment[int], ...] | None = None
+    branches: dict[Any, ir.Subgraph] = dataclasses.field(default_factory=dict)
     first: Tuning | None = None
 
     @property
