@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import weakref
 from typing import Any, TYPE_CHECKING
 
-from torch._C import _AutoDispatchBelowAutograd
+from torch._C import _AutoDispatchBelowAutograd, _DisablePythonDispatcher
 from torch._dynamo.utils import preserve_rng_state
 from torch.utils import _pytree as pytree
 
@@ -33,7 +34,7 @@ from .tuning import as_for, prepare, Tuning
 
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from .registration import Registration
 
@@ -164,16 +165,28 @@ def _measure_and_choose(tuning: Tuning) -> tuple[Segment[int], ...]:
             tuning.name,
         )
         return (Segment(tuning.bounds, FALLBACK_INDEX),)
-    # Compiled code is run below autograd, whose Python kernels for custom ops and
-    # collectives cost time and hold the interpreter's lock.
     if not tuning.measured:
-        with preserve_rng_state(), torch.no_grad(), _AutoDispatchBelowAutograd():
+        with preserve_rng_state(), _as_compiled_code():
             measure_rounds(tuning)
         if tuning.device.type != "cpu":
             torch.get_device_module(tuning.device).empty_cache()
     winners = choose_winners(tuning.measured, _choice_rules(tuning))
     log_winners(tuning, tuning.measured, winners)
     return _over_possible_sizes(winners, tuning.bounds)
+
+
+@contextlib.contextmanager
+def _as_compiled_code() -> Iterator[None]:
+    """
+    Calls ops as compiled code does, not as the compiler around it does.
+
+    The compiler has the Python dispatcher on, which costs time in each call and holds the
+    interpreter's lock through it: a wait for a collective then blocks gloo's threads,
+    which need the lock to free tensors. Compiled code is run below autograd, whose Python
+    kernels for custom ops and collectives cost time too.
+    """
+    with torch.no_grad(), _AutoDispatchBelowAutograd(), _DisablePythonDispatcher():
+        yield
 
 
 def _over_possible_sizes(
