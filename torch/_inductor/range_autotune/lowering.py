@@ -20,7 +20,7 @@ from . import compiling
 from .cache_key import Unhashable
 from .call_site import CallSite, NotTunable
 from .candidates import CandidateError, FALLBACK_INDEX, one_line, PLAIN_INDEX
-from .collectives import can_measure, has_collective
+from .collectives import has_collective
 from .deferred import defer, lowered_as_not_registered
 from .dispatch import emit_dispatch, emit_winner
 from .graph_text import SymbolNames
@@ -157,8 +157,7 @@ def decide(tuning: Tuning) -> tuple[Segment[int], ...]:
 
 def _measure_and_choose(tuning: Tuning) -> tuple[Segment[int], ...]:
     log_header(tuning)
-    tuning.collective = has_collective(t.graph for t in tuning.traced.values())
-    if tuning.collective and not can_measure():
+    if not tuning.ranks and has_collective(t.graph for t in tuning.traced.values()):
         log.warning(
             "%s: its candidates contain collectives, and there is no process group to "
             "measure them with: the op itself runs",

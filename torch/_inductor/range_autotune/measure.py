@@ -37,7 +37,7 @@ _BUDGET_MS = 200.0
 # A sample repeats a call until it is this long, so that the clock's own cost is small.
 _SAMPLE_MS = 0.3
 # A candidate this many times slower than the best so far is not sampled further.
-_HOPELESS = 4.0
+HOPELESS = 4.0
 # No hiccup of the machine takes this long: one such sample tells enough.
 _LONG_MS = 500.0
 # Two times of one kernel differ by this much now and then. On a machine so busy that
@@ -45,7 +45,7 @@ _LONG_MS = 500.0
 NOISE = 0.03
 _NOISE_LIMIT = 0.06
 # Larger than the last-level cache of any GPU as yet.
-_CACHE_BYTES = 256 * 2**20
+CACHE_BYTES = 256 * 2**20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,7 +175,7 @@ def _worth_sampling(samples: Mapping[int, Sequence[float]]) -> list[int]:
     return [
         index
         for index, times in samples.items()
-        if min(times, default=0.0) <= _HOPELESS * best
+        if min(times, default=0.0) <= HOPELESS * best
         or (len(times) < _FEWEST_ROUNDS and min(times, default=0.0) <= _LONG_MS)
     ]
 
@@ -221,7 +221,7 @@ class _GpuSampler:
 
     def __init__(self, device: torch.device) -> None:
         self._interface = get_interface_for_device(device.type)
-        self._flushed = torch.empty(_CACHE_BYTES, dtype=torch.int8, device=device)
+        self._flushed = torch.empty(CACHE_BYTES, dtype=torch.int8, device=device)
 
     def __call__(self, run: Runner) -> float:
         """The device's time in ms."""
