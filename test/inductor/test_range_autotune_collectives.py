@@ -295,7 +295,12 @@ def slow_rank(rank):
         return compiled_results([in_two_steps, gathered], rank)
 
 
-SCENES = (contradicting_times, slow_rank)
+def epilogue_outside(rank):
+    with torch._inductor.config.patch(benchmark_collective_epilogue_fusion=False):
+        return slow_rank(rank)
+
+
+SCENES = (contradicting_times, slow_rank, epilogue_outside)
 
 
 def run_rank(rank, world_size, folder):
@@ -383,6 +388,12 @@ class TestTwoRanks(TestCase):
             # the one behind is that of the sum.
             bodies = re.findall(r"def size_branch_\w+\(.*?\n\n", code, re.DOTALL)
             self.assertEqual([b.count("cpp_fused") for b in bodies], [2, 2], bodies)
+
+    def test_the_epilogue_is_outside_if_told_so(self):
+        for values, code, _ in self.results(epilogue_outside):
+            self.assert_markers(values, below=3, above=4)
+            before, _, behind = self.call_of(code).partition("if ")
+            self.assertEqual((before + behind).count("cpp_fused"), 2)
 
     def call_of(self, code):
         """The code of the call itself, without that of the branches."""
