@@ -526,6 +526,26 @@ class TestRegistrationsKey(OpTestCase):
             """range_autotune_test.f.default has an autotuning registration with a generator, which has no hashable content""",
         )
 
+    def test_what_several_ranks_decide_bypasses_the_caches(self):
+        def over_ranks(x):
+            return torch.ops._c10d_functional.all_reduce(x, "sum", "0")
+
+        for op, impl in zip(self.ops, (over_ranks, torch.sin)):
+            self.register(op, [CustomOpConfig(impl)])
+
+        def key(op):
+            graph = torch.fx.Graph()
+            graph.call_function(op, (graph.placeholder("x"),))
+            return registrations_key(torch.fx.GraphModule({}, graph))
+
+        several = "torch._inductor.range_autotune.collectives.several_ranks"
+        with mock.patch(several, lambda: True):
+            for op in (self.ops[0], self.ops[0].overloadpacket):
+                with self.assertRaisesRegex(BypassFxGraphCache, "all ranks decide on"):
+                    key(op)
+            key(self.ops[1])
+        key(self.ops[0])
+
     def test_a_model_compiles_without_the_caches(self):
         state = (n for n in [1])
         self.register(self.ops[0], [CustomOpConfig(lambda x: x + next(state))])

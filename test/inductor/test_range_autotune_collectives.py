@@ -3,13 +3,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime
+import functools
 import itertools
 import logging
 import math
 import operator
 import os
+import re
 import tempfile
-import unittest
+import time
+import traceback
 from unittest import mock
 
 import torch.distributed as dist
@@ -26,43 +31,110 @@ from torch._inductor.range_autotune.measure import Failure, Timing
 
 
 RANGES = [(0, 64), (64, math.inf)]
+SIZES = (2, 63, 64, 200)
+c10d = torch.ops._c10d_functional
 
 
-def graph_calling(target):
+def graph_calling(target, *args):
     graph = torch.fx.Graph()
-    graph.call_function(target, (graph.placeholder("x"),))
+    graph.call_function(target, (graph.placeholder("x"), *args))
     return torch.fx.GraphModule({}, graph)
 
 
 class TestAgreement(TestCase):
     def gathered(self, *values):
-        return mock.patch.object(collectives, "_gather", lambda _: list(values))
+        return mock.patch.object(collectives, "_gather", lambda *_: list(values))
 
     def test_detection(self):
-        c10d = torch.ops._c10d_functional
-        plain, with_one = (
-            graph_calling(operator.neg),
-            graph_calling(c10d.all_reduce.default),
+        plain = graph_calling(operator.neg)
+        for op in (c10d.all_reduce, c10d.all_gather_into_tensor_out):
+            with_one = graph_calling(op.default)
+            self.assertFalse(collectives.has_collective([plain]))
+            self.assertTrue(collectives.has_collective([plain, with_one]))
+
+    def test_the_ranks_of_the_one_group_decide(self):
+        tp, pp = (
+            graph_calling(c10d.all_reduce.default, "sum", name) for name in ("tp", "pp")
         )
-        self.assertFalse(collectives.has_collective([plain]))
-        self.assertTrue(collectives.has_collective([plain, with_one]))
+        groups = {"tp": (2, 3), "pp": (1, 3)}
+        with (
+            mock.patch.object(collectives, "_members", groups.get),
+            mock.patch.object(collectives.dist, "get_world_size", lambda: 4),
+        ):
+            self.assertEqual(collectives.ranks_of([tp, tp]), (2, 3))
+            self.assertEqual(collectives.ranks_of([tp, pp]), (0, 1, 2, 3))
+            self.assertEqual(collectives.ranks_of([]), (0, 1, 2, 3))
+
+    def test_a_rank_that_never_comes_is_named(self):
+        store = dist.HashStore()
+        store.set_timeout(datetime.timedelta(milliseconds=10))
+        c10d_module = collectives.dist.distributed_c10d
+        with (
+            mock.patch.object(c10d_module, "_get_default_store", lambda: store),
+            mock.patch.object(collectives.dist, "get_rank", lambda: 0),
+            self.assertRaisesRegex(RuntimeError, r"Ranks \[1\] do not take part"),
+        ):
+            collectives._gather("mine", (0, 1))
 
     def test_only_what_every_rank_has(self):
         with self.gathered([0, 1, 2], [-1, 1, 2], [2, 1]):
-            self.assertEqual(collectives.common_to_all_ranks([0]), [1, 2])
+            self.assertEqual(collectives.common_to_all_ranks([0], (0, 1, 2)), [1, 2])
 
     def test_the_slowest_rank_counts(self):
         with self.gathered(Timing(1.0), Timing(3.0), Timing(2.0)):
-            self.assertEqual(collectives._agreed(Timing(1.0)), Timing(3.0))
+            agreed = collectives._agreed(Timing(1.0), (0, 1, 2))
+        self.assertEqual(agreed, Timing(3.0))
 
     def test_a_failure_on_one_rank_is_one_on_all(self):
         with self.gathered(Timing(1.0), Failure("broken"), Timing(2.0)):
-            self.assertEqual(
-                collectives._agreed(Timing(1.0)), Failure("on rank 1: broken")
-            )
+            agreed = collectives._agreed(Timing(1.0), (4, 5, 6))
+        self.assertEqual(agreed, Failure("on rank 5: broken"))
+
+    def test_a_sample_takes_as_long_as_on_its_slowest_rank(self):
+        ranks = [{0: [1.0, 5.0, 2.0], 1: [7.0]}, {0: [4.0, 2.0], 1: Failure("broken")}]
+        self.assertEqual(
+            collectives._merged(ranks, {0: 9.0, 1: 9.0}),
+            {0: Timing(4.0, 0.125), 1: Failure("broken")},
+        )
+
+    def test_a_rank_without_a_sample(self):
+        ranks = [{0: [1.0]}, {0: []}]
+        self.assertEqual(collectives._merged(ranks, {0: 9.0}), {0: Timing(9.0)})
+
+    def test_samples_end_with_the_first_failure(self):
+        def broken():
+            raise RuntimeError("broken")
+
+        runners = {0: lambda: None, 1: broken, 2: lambda: None}
+        samples = collectives._take_samples(runners, torch.device("cpu"), 3, 2)
+        self.assertEqual(len(samples[0]), 1)
+        self.assertEqual(samples[1], Failure("RuntimeError: broken"))
+        self.assertEqual(samples[2], [])
+
+    def test_names_tell_collectives(self):
+        def functional(x):
+            return torch.ops._c10d_functional.all_reduce(x, "sum", "0")
+
+        def through_dist(x):
+            dist.all_reduce(x)
+            return x
+
+        def through_another(x):
+            return functional(x)
+
+        def none(x):
+            return torch.relu(x)
+
+        mentions = collectives.mentions_collective
+        for fn in (functional, through_dist, through_another):
+            self.assertTrue(mentions(fn), fn)
+        self.assertFalse(mentions(none))
 
     def test_without_a_group_the_op_itself_runs(self):
-        op, _ = reducing_op(rank=0)
+        def eager(x: torch.Tensor) -> torch.Tensor:
+            return x.clone()
+
+        op = reducing_op([functional], eager)
         logger = "torch._inductor.kernel.custom_op"
         with (
             self.assertLogs(logger, logging.WARNING) as logs,
@@ -82,53 +154,153 @@ class TestAgreement(TestCase):
 _numbers = itertools.count()
 
 
-def reducing_op(rank):
-    """
-    The sum of a tensor over ranks, and its implementations.
+def summed_over_ranks(x: torch.Tensor) -> torch.Tensor:
+    return c10d.wait_tensor(c10d.all_reduce(x, "sum", "0"))
 
-    Each adds its own marker, so that the result tells which one ran. The one that only
-    works on rank 0 must win nowhere.
-    """
+
+def reducing_op(impls, eager=summed_over_ranks):
+    """An op that sums a tensor over ranks, with implementations for two ranges."""
     name = f"collectives::reduced{next(_numbers)}"
-    c10d = torch.ops._c10d_functional
-
-    def eager(x: torch.Tensor) -> torch.Tensor:
-        return x.clone()
-
     op = torch.library.custom_op(name, mutates_args=())(eager)
     op.register_fake(torch.empty_like)
-
-    def functional(x):
-        return c10d.wait_tensor(c10d.all_reduce(x, "sum", "0")) + 1
-
-    def in_place(x):
-        return c10d.wait_tensor(c10d.all_reduce_(x.clone(), "sum", "0")) + 2
-
-    def on_rank_0_only(x):
-        if rank:
-            raise RuntimeError("not on this rank")
-        return x + 3
-
-    impls = [functional, in_place, on_rank_0_only]
     register_custom_op_autotuning(
         op,
         configs=[CustomOpRangeConfig("x", 0, RANGES, impls)],
         include_fallback=False,
     )
-    return op, [impl.__name__ for impl in impls]
+    return op
 
 
-def made_up_time(run, device):
-    """Each rank finds another candidate fast; the slowest rank's times decide."""
-    rows = run()[0].shape[0]
-    made_up_time.calls += 1
-    first = made_up_time.calls % 2 == 1
-    if rows < 64:
-        return Timing((1.0, 4.0)[dist.get_rank()] if first else 3.0)
-    return Timing((5.0, 1.0)[dist.get_rank()] if first else 9.0)
+# Each implementation adds its own marker, so that the result tells which one ran.
 
 
-made_up_time.calls = 0
+def functional(x):
+    return c10d.wait_tensor(c10d.all_reduce(x, "sum", "0")) + 1
+
+
+def in_place(x):
+    return c10d.wait_tensor(c10d.all_reduce_(x.clone(), "sum", "0")) + 2
+
+
+def in_two_steps(x):
+    flat = x.reshape(-1)
+    part = c10d.wait_tensor(c10d.reduce_scatter_tensor(flat, "sum", 2, "0"))
+    whole = c10d.wait_tensor(c10d.all_gather_into_tensor(part, 2, "0"))
+    return whole.view(x.shape) + 3
+
+
+def gathered(x):
+    parts = c10d.wait_tensor(c10d.all_gather_into_tensor(x, 2, "0"))
+    return parts.view(2, *x.shape).sum(0) + 4
+
+
+def not_traced_on_rank_1(x):
+    if dist.get_rank() == 1:
+        raise RuntimeError("not on this rank")
+    return x + 5
+
+
+@torch.library.custom_op("collectives::fails_on_rank_1", mutates_args=())
+def fails_on_rank_1(x: torch.Tensor) -> torch.Tensor:
+    if dist.get_rank() == 1:
+        raise RuntimeError("not on this rank")
+    return x + 6
+
+
+fails_on_rank_1.register_fake(torch.empty_like)
+
+
+def not_run_on_rank_1(x):
+    return fails_on_rank_1(x)
+
+
+def model(op, x):
+    return torch.relu(op(x * 2)) * 3
+
+
+@contextlib.contextmanager
+def made_up_times(*tables):
+    """
+    What each rank says to have measured, once it has run all candidates in step.
+
+    Args:
+        tables: for each range, ms by rank and candidate.
+    """
+    take_samples = collectives._take_samples
+
+    def made_up_samples(runners, device, rounds, calls):
+        rows = next(iter(runners.values()))()[0].shape[0]
+        of_rank = tables[rows >= 64][dist.get_rank()]
+        samples = take_samples(runners, device, rounds, calls)
+        return {
+            index: [of_rank[index]] if isinstance(sample, list) else sample
+            for index, sample in samples.items()
+        }
+
+    with (
+        mock.patch.object(collectives, "_take_samples", made_up_samples),
+        mock.patch.object(collectives, "HOPELESS", math.inf),
+        torch._inductor.config.patch(collective_benchmark_nruns=10),
+    ):
+        yield
+
+
+def compiled_results(impls, rank):
+    """What a model returns at each size, its code, and the log of its tuning."""
+    op = reducing_op(impls)
+    x = torch.ones(8, 4)
+    torch._dynamo.mark_dynamic(x, 0)
+    compiled = torch.compile(functools.partial(model, op))
+    logger = logging.getLogger("torch._inductor.kernel.custom_op")
+    records = []
+    handler = logging.Handler()
+    handler.emit = lambda record: records.append(record.getMessage())
+    logger.addHandler(handler)
+    try:
+        code = torch._inductor.utils.run_and_get_code(compiled, x)[1][-1]
+    finally:
+        logger.removeHandler(handler)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        results = {
+            rows: compiled(torch.full((rows, 4), rank + 1.0)).unique().tolist()
+            for rows in SIZES
+        }
+    return results, code, records
+
+
+def contradicting_times(rank):
+    """The slowest rank's times decide: in place below 64, functional above."""
+    impls = [functional, in_place, not_traced_on_rank_1, not_run_on_rank_1]
+    below = ({0: 1.0, 1: 3.0, 3: 0.1}, {0: 4.0, 1: 3.0})
+    above = ({0: 5.0, 1: 9.0, 3: 0.1}, {0: 1.0, 1: 9.0})
+    with made_up_times(below, above):
+        return compiled_results(impls, rank)
+
+
+def slow_rank(rank):
+    """One rank comes to its first measurement much later than the other."""
+    warm_up = collectives._warm_up
+    waited = []
+
+    def slow_warm_up(*args):
+        if rank == 1 and not waited:
+            waited.append(time.sleep(3))
+        return warm_up(*args)
+
+    below, above = {0: 1.0, 1: 2.0}, {0: 2.0, 1: 1.0}
+    with (
+        made_up_times((below, below), (above, above)),
+        mock.patch.object(collectives, "_warm_up", slow_warm_up),
+    ):
+        return compiled_results([in_two_steps, gathered], rank)
+
+
+def epilogue_outside(rank):
+    with torch._inductor.config.patch(benchmark_collective_epilogue_fusion=False):
+        return slow_rank(rank)
+
+
+SCENES = (contradicting_times, slow_rank, epilogue_outside)
 
 
 def run_rank(rank, world_size, folder):
@@ -139,47 +311,93 @@ def run_rank(rank, world_size, folder):
         init_method=f"file://{folder}/store",
         rank=rank,
         world_size=world_size,
+        timeout=datetime.timedelta(seconds=120),
     )
+    results = {}
+    for scene in SCENES:
+        try:
+            results[scene.__name__] = scene(rank)
+        except Exception:
+            results[scene.__name__] = traceback.format_exc()
+            break  # the ranks may be out of step
+    torch.save(results, os.path.join(folder, f"results{rank}"))
+    dist.destroy_process_group()
+
+
+def run_ranks(folder, limit_s=400):
+    """What each of two ranks saved; a rank that hangs is killed."""
+    processes = mp.spawn(run_rank, (2, folder), nprocs=2, join=False)
+    end = time.monotonic() + limit_s
     try:
-        op, _ = reducing_op(rank)
-
-        def fn(x):
-            return torch.relu(op(x * 2)) * 3
-
-        # The autograd kernel of wait_tensor waits with the interpreter's lock held,
-        # which gloo's threads need now and then.
-        with torch.inference_mode():
-            results = compile_and_run(fn, rank)
-        torch.save(results, os.path.join(folder, f"results{rank}"))
+        while not processes.join(timeout=1):
+            if time.monotonic() > end:
+                raise TimeoutError(f"the ranks are not done after {limit_s} s")
     finally:
-        dist.destroy_process_group()
+        for process in processes.processes:
+            process.kill()
+    return [torch.load(f"{folder}/results{rank}") for rank in range(2)]
 
 
-def compile_and_run(fn, rank):
-    x = torch.ones(8, 4)
-    torch._dynamo.mark_dynamic(x, 0)
-    compiled = torch.compile(fn)
-    with mock.patch.object(collectives, "_time_one", made_up_time):
-        compiled(x)
-    with torch._dynamo.config.patch(error_on_recompile=True):
-        return {
-            rows: compiled(torch.full((rows, 4), rank + 1.0)).unique().tolist()
-            for rows in (2, 63, 64, 200)
-        }
-
-
-# Under gloo a rank waits forever now and then: where, is not yet understood.
-@unittest.skipUnless(os.environ.get("TEST_TWO_RANKS") == "1", "set TEST_TWO_RANKS=1")
 class TestTwoRanks(TestCase):
-    def test_both_emit_the_same_choice(self):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
         with tempfile.TemporaryDirectory() as folder:
-            mp.spawn(run_rank, (2, folder), nprocs=2)
-            results = [torch.load(f"{folder}/results{rank}") for rank in range(2)]
-        # The sum over ranks is 2 * 1 + 2 * 2 = 6. Below 64 rows the in-place form takes
-        # 3 ms on its slowest rank and the functional one 4, from there on 9 and 5.
-        expected = {2: 3.0 * 8, 63: 3.0 * 8, 64: 3.0 * 7, 200: 3.0 * 7}
-        for result in results:
-            self.assertEqual(result, {rows: [v] for rows, v in expected.items()})
+            cls.of_ranks = run_ranks(folder)
+
+    def results(self, scene):
+        """Of both ranks; their values must be the expected ones on each."""
+        found = [results.get(scene.__name__, "not run") for results in self.of_ranks]
+        for result in found:
+            self.assertNotIsInstance(result, str, result)
+        return found
+
+    def assert_markers(self, values, below, above):
+        # The sum over ranks is 2 * 1 + 2 * 2 = 6.
+        markers = {2: below, 63: below, 64: above, 200: above}
+        self.assertEqual(values, {n: [3.0 * (6 + m)] for n, m in markers.items()})
+
+    def test_both_emit_the_same_choice(self):
+        for values, _, _ in self.results(contradicting_times):
+            self.assert_markers(values, below=2, above=1)
+
+    def test_a_candidate_that_fails_on_one_rank_is_out_on_both(self):
+        logs = ["\n".join(log) for _, _, log in self.results(contradicting_times)]
+        not_traced = "'not_traced_on_rank_1' is left out"
+        self.assertIn(f"{not_traced}: another rank has left it out", logs[0])
+        self.assertIn(f"{not_traced}: RuntimeError: not on this rank", logs[1])
+        for log in logs:
+            self.assertRegex(
+                log, "'not_run_on_rank_1' is left out .*on rank 1: RuntimeError"
+            )
+
+    def test_a_slow_rank_is_waited_for(self):
+        results = self.results(slow_rank)
+        for values, _, _ in results:
+            self.assert_markers(values, below=3, above=4)
+        collectives_in_code = [
+            re.findall(r"_c10d_functional\.\w+", code) for _, code, _ in results
+        ]
+        self.assertEqual(*collectives_in_code)
+        self.assertIn("_c10d_functional.reduce_scatter_tensor", collectives_in_code[0])
+
+    def test_the_epilogue_is_in_the_branches(self):
+        for _, code, _ in self.results(slow_rank):
+            self.assertNotIn("cpp_fused", self.call_of(code))
+            # Below 64 there is a kernel before the collectives and one behind; above,
+            # the one behind is that of the sum.
+            bodies = re.findall(r"def size_branch_\w+\(.*?\n\n", code, re.DOTALL)
+            self.assertEqual([b.count("cpp_fused") for b in bodies], [2, 2], bodies)
+
+    def test_the_epilogue_is_outside_if_told_so(self):
+        for values, code, _ in self.results(epilogue_outside):
+            self.assert_markers(values, below=3, above=4)
+            before, _, behind = self.call_of(code).partition("if ")
+            self.assertEqual((before + behind).count("cpp_fused"), 2)
+
+    def call_of(self, code):
+        """The code of the call itself, without that of the branches."""
+        return code[code.index("def call(") : code.index("def benchmark_")]
 
 
 if __name__ == "__main__":

@@ -52,19 +52,31 @@ class Unhashable(Exception):
     """Something in a registration has no content that could be compared."""
 
 
-def registrations_key() -> str:
+def registrations_key(gm: torch.fx.GraphModule | None = None) -> str:
     """
     A digest of all registrations that the compilation under way goes by.
 
     All count, not only those of ops in the graph: an implementation may call any op.
 
+    Args:
+        gm: the graph that is to be cached, if there is one.
+
     Raises:
-        BypassFxGraphCache: where one cannot be hashed; the graph is then not cached.
+        BypassFxGraphCache: where the graph must not be cached: a registration cannot be
+            hashed, or ranks decide together, and one whose cache has the graph would
+            leave the others waiting.
     """
     from ..codecache import BypassFxGraphCache
+    from .collectives import several_ranks
 
     parts = []
+    called = _called(gm) if gm is not None and several_ranks() else ()
     for _, registration in sorted(registrations_in_force().items()):
+        if (
+            registration.op.overloadpacket in called
+            and registration.mentions_collective
+        ):
+            raise BypassFxGraphCache(f"all ranks decide on {registration.op}")
         try:
             parts.append(fingerprint(registration))
         except Unhashable as e:
@@ -72,6 +84,17 @@ def registrations_key() -> str:
             log.info("Not cached: %s", reason)
             raise BypassFxGraphCache(reason) from e
     return digest(parts) if parts else ""
+
+
+def _called(gm: torch.fx.GraphModule) -> set[Any]:
+    """The ops, whatever their overload, that a graph or one inside it calls."""
+    targets = {
+        node.target
+        for module in gm.modules()
+        if isinstance(module, torch.fx.GraphModule)
+        for node in module.graph.nodes
+    }
+    return {getattr(target, "overloadpacket", target) for target in targets}
 
 
 def fingerprint(registration: Registration) -> str:
@@ -90,15 +113,28 @@ def fingerprint(registration: Registration) -> str:
 
 def content_digest(value: Any) -> str:
     """A digest of any value; raises Unhashable as ``fingerprint`` does."""
-    try:
-        return digest(_content(value, _Seen()))
-    except RecursionError:
-        raise Unhashable("something that contains itself") from None
+    return digest(_whole_content(value))
+
+
+def content_text(value: Any) -> str:
+    """
+    All that counts of a value, as text: names that its code uses among it.
+
+    Raises Unhashable as ``fingerprint`` does.
+    """
+    return repr(_whole_content(value))
 
 
 def digest(content: Any) -> str:
     """Of a value whose repr says all."""
     return hashlib.sha256(repr(content).encode()).hexdigest()
+
+
+def _whole_content(value: Any) -> Any:
+    try:
+        return _content(value, _Seen())
+    except RecursionError:
+        raise Unhashable("something that contains itself") from None
 
 
 class _Seen:

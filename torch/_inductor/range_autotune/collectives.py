@@ -7,60 +7,135 @@ before a candidate is run, and on times before a winner is chosen.
 
 from __future__ import annotations
 
-import itertools
+import collections
+import math
 import pickle
+import re
+import statistics
 import time
 from typing import Any, TYPE_CHECKING
 
 import torch.distributed as dist
+from torch._dynamo.device_interface import get_interface_for_device
 from torch._dynamo.utils import counters
 
 import torch
 
 from .. import config
 from ..utils import is_collective_op
-from .measure import Failure, failure_of, Timing
+from .cache_key import content_text, Unhashable
+from .measure import CACHE_BYTES, Failure, failure_of, Timing
+from .signatures import argument_names
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from .measure import Times
 
-_exchanges = itertools.count()
+    Runner = Callable[[], Any]
+    Ranks = tuple[int, ...]
+
+# Samples of each candidate, in turns; ``collective_benchmark_nruns`` calls in all.
+_ROUNDS = 10
+# Fewer are taken where all candidates together would take longer.
+_FEWEST_ROUNDS = 3
+_BUDGET_MS = 2000.0
+# A candidate this many times slower than the best in its warm-up is not sampled.
+_HOPELESS = 4.0
+# What code that runs collectives mentions: a namespace of ops, a module, a name.
+_COLLECTIVE = re.compile(
+    r"c10d|symm_mem|torch\.distributed|'distributed'"
+    r"|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all"
+)
+# Exchanges that were made, by who took part in them.
+_exchanges: collections.Counter[Ranks] = collections.Counter()
 
 
 def has_collective(graphs: Iterable[torch.fx.GraphModule]) -> bool:
     """Whether any of the graphs calls a collective."""
-    return any(
-        is_collective_op(name) or is_collective_op(f"torch.ops.{name}")
-        for graph in graphs
-        for node in graph.graph.nodes
-        if node.op == "call_function"
-        for name in [str(node.target)]
-    )
+    return any(_is_collective(n) for graph in graphs for n in graph.graph.nodes)
+
+
+def _is_collective(node: torch.fx.Node) -> bool:
+    """Whether Inductor knows it as one, or it is told a group of ranks."""
+    op = node.target
+    if not isinstance(op, torch._ops.OpOverload):
+        return False
+    return "group_name" in argument_names(op) or is_collective_op(f"torch.ops.{op}")
+
+
+def mentions_collective(registered: object) -> bool:
+    """
+    Whether the code of what is registered may run collectives, by the names in it.
+
+    The same on every rank, where a trace may fail on one. Says yes rather than no; no for
+    what cannot be read.
+    """
+    try:
+        return _COLLECTIVE.search(content_text(registered)) is not None
+    except Unhashable:
+        return False
 
 
 def can_measure() -> bool:
     """Whether there is a group of ranks to measure with."""
-    return dist.is_available() and dist.is_initialized()
+    return (
+        dist.is_available() and dist.is_initialized() and dist.get_backend() != "fake"
+    )
 
 
-def common_to_all_ranks(indices: Iterable[int]) -> list[int]:
-    """The indices that every rank of the default group has."""
-    gathered = _gather(sorted(indices))
+def several_ranks() -> bool:
+    """Whether a decision may concern other processes than this one."""
+    return can_measure() and dist.get_world_size() > 1
+
+
+def ranks_of(graphs: Iterable[torch.fx.GraphModule]) -> Ranks:
+    """
+    Who takes the decision: the ranks of the one group that the graphs' collectives use.
+
+    With other stages of a pipeline there is nothing to agree on, and they may never
+    compile the op. All ranks where groups differ or none is named.
+    """
+    names = {_group_name(n) for graph in graphs for n in graph.graph.nodes}
+    groups = {ranks for name in names if name and (ranks := _members(name))}
+    return groups.pop() if len(groups) == 1 else tuple(range(dist.get_world_size()))
+
+
+def _group_name(node: torch.fx.Node) -> str | None:
+    op = node.target
+    if not isinstance(op, torch._ops.OpOverload):
+        return None
+    given = {**dict(zip(argument_names(op), node.args)), **node.kwargs}
+    name = given.get("group_name")
+    return name if isinstance(name, str) else None
+
+
+def _members(name: Any) -> Ranks | None:
+    """A group's ranks; None for one that is not known, or not this rank's."""
+    try:
+        group = dist.distributed_c10d._resolve_process_group(name)
+    except Exception:
+        return None
+    ranks = tuple(sorted(dist.get_process_group_ranks(group)))
+    return ranks if dist.get_rank() in ranks else None
+
+
+def common_to_all_ranks(indices: Iterable[int], ranks: Ranks) -> list[int]:
+    """The indices that every one of the ranks has."""
+    gathered = _gather(sorted(indices), ranks)
     return sorted(set(gathered[0]).intersection(*gathered[1:]))
 
 
 def time_in_step(
-    runners: Mapping[int, Callable[[], Any]], device: torch.device
+    runners: Mapping[int, Runner], device: torch.device, ranks: Ranks
 ) -> Times:
     """
     Times candidates that every rank has, and agrees on the times.
 
-    Every rank runs the same calls in the same order, ``collective_benchmark_nruns`` of
-    each candidate. What raises on one rank is a failure on all; a rank that is slow makes
-    the others wait. A collective that one rank never enters ends with the group's timeout.
+    Every rank runs the same calls in the same order. What raises on one rank is a failure
+    on all; a rank that is slow makes the others wait. A collective that one rank never
+    enters ends with the group's timeout.
 
     Args:
         runners: one call of each candidate, by index; the same indices on every rank.
@@ -71,48 +146,147 @@ def time_in_step(
     times: Times = {}
     for index in sorted(runners):
         counters["inductor"]["custom_op_candidate_timings"] += 1
-        times[index] = _agreed(_time_one(runners[index], device))
-    return times
+        times[index] = _agreed(_warm_up(runners[index], device), ranks)
+    known_ms = {i: t.ms for i, t in times.items() if isinstance(t, Timing)}
+    slowest_ms = _HOPELESS * min(known_ms.values(), default=0.0)
+    running = {i: runners[i] for i, ms in known_ms.items() if ms <= slowest_ms}
+    calls = max(1, config.collective_benchmark_nruns // _ROUNDS)
+    round_ms = (1 + calls) * sum(known_ms[i] for i in running)
+    rounds = min(_ROUNDS, max(_FEWEST_ROUNDS, int(_BUDGET_MS / max(round_ms, 1e-3))))
+    samples = _take_samples(running, device, rounds, calls)
+    return {**times, **_merged(_gather(samples, ranks), known_ms)}
 
 
-def _time_one(run: Callable[[], Any], device: torch.device) -> Timing | Failure:
-    runs = config.collective_benchmark_nruns
+def _warm_up(run: Runner, device: torch.device) -> Timing | Failure:
+    """The time of a second call, roughly."""
     try:
         run()
         _synchronize(device)
-        dist.barrier()
         start = time.perf_counter()
-        for _ in range(runs):
-            run()
+        run()
         _synchronize(device)
     except Exception as e:
         return failure_of(e)
-    return Timing((time.perf_counter() - start) * 1e3 / runs)
+    return Timing((time.perf_counter() - start) * 1e3)
 
 
-def _agreed(mine: Timing | Failure) -> Timing | Failure:
+def _agreed(mine: Timing | Failure, ranks: Ranks) -> Timing | Failure:
     """The failure of any rank, else the time of the slowest."""
     slowest_ms = 0.0
-    for rank, result in enumerate(_gather(mine)):
+    for rank, result in zip(ranks, _gather(mine, ranks)):
         if isinstance(result, Failure):
             return Failure(f"on rank {rank}: {result.reason}")
         slowest_ms = max(slowest_ms, result.ms)
     return Timing(slowest_ms)
 
 
-def _gather(value: Any) -> list[Any]:
-    """
-    One value from each rank, in their order.
+_Samples = dict[int, "list[float] | Failure"]
 
-    They travel through the group's store: no device is needed, and no thread of the
-    group's backend touches Python objects. Ranks make the same exchanges in the same
-    order, since they compile the same program.
+
+def _take_samples(
+    runners: Mapping[int, Runner], device: torch.device, rounds: int, calls: int
+) -> _Samples:
+    """
+    Samples in ms, in turns.
+
+    Ends with the first failure: what follows would be out of step with the other ranks.
+    """
+    samples: dict[int, list[float]] = {index: [] for index in runners}
+    sample = _sampler(device)
+    for _ in range(rounds):
+        for index, run in runners.items():
+            try:
+                samples[index].append(sample(run, calls))
+            except Exception as e:
+                return {**samples, index: failure_of(e)}
+    return {**samples}
+
+
+def _merged(of_ranks: Sequence[_Samples], known_ms: Mapping[int, float]) -> Times:
+    """
+    From all ranks' samples to times; a sample takes as long as on its slowest rank.
+
+    Args:
+        known_ms: for those without a sample that all ranks have.
+    """
+    times: Times = {}
+    for index in of_ranks[0]:
+        results = [samples[index] for samples in of_ranks]
+        failures = [r for r in results if isinstance(r, Failure)]
+        slowest = list(map(max, zip(*(r for r in results if isinstance(r, list)))))
+        if failures:
+            times[index] = failures[0]
+        elif slowest:
+            lowest = min(slowest)
+            error = (statistics.median(slowest) - lowest) / lowest if lowest else 0.0
+            times[index] = Timing(lowest, error)
+        else:
+            times[index] = Timing(known_ms[index])
+    return times
+
+
+def _sampler(device: torch.device) -> Callable[[Runner, int], float]:
+    """
+    From a number of calls to the mean time of one, in ms.
+
+    A call before them brings the ranks into step. On a GPU each is timed by itself,
+    behind a cache flush that is long enough to hide its launch.
+    """
+    if device.type == "cpu":
+        return _sample_on_cpu
+    interface = get_interface_for_device(device.type)
+    flushed = torch.empty(CACHE_BYTES, dtype=torch.int8, device=device)
+
+    def sample(run: Runner, calls: int) -> float:
+        run()
+        events = []
+        for _ in range(calls):
+            start, end = (interface.Event(enable_timing=True) for _ in range(2))
+            flushed.zero_()
+            start.record()
+            run()
+            end.record()
+            events.append((start, end))
+        interface.synchronize()
+        return math.fsum(start.elapsed_time(end) for start, end in events) / calls
+
+    return sample
+
+
+def _sample_on_cpu(run: Runner, calls: int) -> float:
+    run()
+    start = time.perf_counter()
+    for _ in range(calls):
+        run()
+    return (time.perf_counter() - start) * 1e3 / calls
+
+
+def _gather(value: Any, ranks: Ranks) -> list[Any]:
+    """
+    One value from each of the ranks, in their order.
+
+    They travel through the default group's store: no device is needed, and no collective
+    of the model is between them. Ranks make the same exchanges in the same order, since
+    they compile the same program.
+
+    Raises:
+        RuntimeError: if a rank does not take part within the group's timeout.
     """
     store = dist.distributed_c10d._get_default_store()
-    prefix = f"custom_op_autotuning/{next(_exchanges)}"
+    number = _exchanges[ranks]
+    _exchanges[ranks] += 1
+    prefix = f"custom_op_autotuning/{','.join(map(str, ranks))}/{number}"
     store.set(f"{prefix}/{dist.get_rank()}", pickle.dumps(value).hex())
-    keys = [f"{prefix}/{rank}" for rank in range(dist.get_world_size())]
-    store.wait(keys)
+    keys = [f"{prefix}/{rank}" for rank in ranks]
+    try:
+        store.wait(keys)
+    except RuntimeError as e:
+        late = [rank for rank, key in zip(ranks, keys) if not store.check([key])]
+        raise RuntimeError(
+            f"Ranks {late} do not take part in tuning custom ops with collectives. "
+            "All ranks must compile the same program, within the timeout of the "
+            "process group"
+        ) from e
     return [pickle.loads(bytes.fromhex(store.get(key).decode())) for key in keys]
 
 

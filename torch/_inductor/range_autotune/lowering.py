@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import Any, TYPE_CHECKING
 
-from torch._C import _AutoDispatchBelowAutograd
+from torch._C import _AutoDispatchBelowAutograd, _DisablePythonDispatcher
 from torch._dynamo.utils import preserve_rng_state
 from torch.utils import _pytree as pytree
 
@@ -18,7 +19,7 @@ from . import compiling
 from .cache_key import Unhashable
 from .call_site import CallSite, NotTunable
 from .candidates import CandidateError, FALLBACK_INDEX, one_line, PLAIN_INDEX
-from .collectives import can_measure, has_collective
+from .collectives import has_collective
 from .deferred import defer, lowered_as_not_registered
 from .dispatch import emit_dispatch, emit_winner
 from .graph_text import SymbolNames
@@ -32,7 +33,7 @@ from .tuning import as_for, prepare, Tuning
 
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ..graph import GraphLowering
     from .registration import Registration
@@ -163,24 +164,35 @@ def decide(tuning: Tuning) -> tuple[Segment[int], ...]:
 
 def _measure_and_choose(tuning: Tuning) -> tuple[Segment[int], ...]:
     log_header(tuning)
-    tuning.collective = has_collective(t.graph for t in tuning.traced.values())
-    if tuning.collective and not can_measure():
+    if not tuning.ranks and has_collective(t.graph for t in tuning.traced.values()):
         log.warning(
             "%s: its candidates contain collectives, and there is no process group to "
             "measure them with: the op itself runs",
             tuning.name,
         )
         return (Segment(tuning.bounds, FALLBACK_INDEX),)
-    # Compiled code is run below autograd, whose Python kernels for custom ops and
-    # collectives cost time and hold the interpreter's lock.
     if not tuning.measured:
-        with preserve_rng_state(), torch.no_grad(), _AutoDispatchBelowAutograd():
+        with preserve_rng_state(), _as_compiled_code():
             measure_rounds(tuning)
         if tuning.device.type != "cpu":
             torch.get_device_module(tuning.device).empty_cache()
     winners = choose_winners(tuning.measured, _choice_rules(tuning))
     log_winners(tuning, tuning.measured, winners)
     return _over_possible_sizes(winners, tuning.bounds)
+
+
+@contextlib.contextmanager
+def _as_compiled_code() -> Iterator[None]:
+    """
+    Calls ops as compiled code does, not as the compiler around it does.
+
+    The compiler has the Python dispatcher on, which costs time in each call and holds the
+    interpreter's lock through it: a wait for a collective then blocks gloo's threads,
+    which need the lock to free tensors. Compiled code is run below autograd, whose Python
+    kernels for custom ops and collectives cost time too.
+    """
+    with torch.no_grad(), _AutoDispatchBelowAutograd(), _DisablePythonDispatcher():
+        yield
 
 
 def _over_possible_sizes(

@@ -46,7 +46,7 @@ _LONG_MS = 500.0
 NOISE = 0.03
 _NOISE_LIMIT = 0.06
 # Larger than the last-level cache of any GPU as yet.
-_CACHE_BYTES = 256 * 2**20
+CACHE_BYTES = 256 * 2**20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -228,7 +228,7 @@ class _GpuSampler:
 
     def __init__(self, device: torch.device) -> None:
         self._interface = get_interface_for_device(device.type)
-        self._flushed = torch.empty(_CACHE_BYTES, dtype=torch.int8, device=device)
+        self._flushed = torch.empty(CACHE_BYTES, dtype=torch.int8, device=device)
 
     def __call__(self, run: Runner) -> float:
         """The device's time in ms."""

@@ -112,6 +112,8 @@ def find_region(call: torch.fx.Node, taken: set[torch.fx.Node]) -> SubgraphBound
         taken: nodes of other regions.
     """
     order = {node: i for i, node in enumerate(call.graph.nodes)}
+    if not can_have_neighbours(call):
+        return SubgraphBoundaryInfo(_registration_of(call), (call,), (call,))
     calls, members = _with_epilogue(call, taken)
     if "prologue" in fusion_types():
         _add_producers(members, calls, taken)
@@ -120,6 +122,12 @@ def find_region(call: torch.fx.Node, taken: set[torch.fx.Node]) -> SubgraphBound
         tuple(calls),
         tuple(sorted(members, key=order.__getitem__)),
     )
+
+
+def can_have_neighbours(call: torch.fx.Node) -> bool:
+    """Whether anything may join a call: not those with collectives, if told so."""
+    joins = config.benchmark_collective_epilogue_fusion
+    return joins or not _registration_of(call).mentions_collective
 
 
 def fusion_types() -> tuple[str, ...]:
@@ -215,7 +223,7 @@ def can_follow_as_call(node: torch.fx.Node, calls: Sequence[torch.fx.Node]) -> b
     """Whether a call that reads the region may be decided together with those in it."""
     if "cross_subgraph" not in fusion_types():
         return False
-    if _dispatched_registration(node) is None:
+    if _dispatched_registration(node) is None or not can_have_neighbours(node):
         return False
     return _one_size([*calls, node]) and can_join(
         [_registration_of(call) for call in (*calls, node)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 from typing import Any, TYPE_CHECKING
 
 from .. import config as inductor_config
@@ -152,6 +153,13 @@ class Registration:
     options: TuningOptions
     config_generator: ConfigGenerator | None = None
     split: tuple[DispatchDim, tuple[DimRange, ...]] | None = None
+
+    @functools.cached_property
+    def mentions_collective(self) -> bool:
+        """Whether it may run collectives: see ``mentions_collective``."""
+        from .collectives import mentions_collective
+
+        return mentions_collective(self)
 
     @property
     def dim(self) -> DispatchDim | None:

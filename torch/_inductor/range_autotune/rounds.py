@@ -10,7 +10,7 @@ from typing import Any, TYPE_CHECKING
 from .. import config
 from . import compiling
 from .candidates import FALLBACK_INDEX, one_line, PLAIN_INDEX
-from .collectives import common_to_all_ranks, has_collective, time_in_step
+from .collectives import common_to_all_ranks, time_in_step
 from .inputs import hint_point, make_inputs, may_hold, point_for_size, SizePoint
 from .limits import call_within, is_out_of_memory, time_limit_s
 from .measure import Failure, RangeTimes, time_candidates, Times
@@ -18,6 +18,7 @@ from .numerics import find_mismatch
 from .ranges import DimRange, representative_sizes
 from .timing_cache import candidate_text, lookup, place_text, store
 from .trial import try_in_process
+from .tuning import LEFT_OUT_ELSEWHERE
 from .tuning_progress import tuning_progress
 
 
@@ -65,7 +66,7 @@ def _in_order(
     measure in step may be compiled with other sizes each; they go by size.
     """
     numbered = [(i, point) for i, row in enumerate(points) for point in row]
-    if tuning.size is None or tuning.collective:
+    if tuning.size is None or tuning.ranks:
         return numbered
     here = hint_point(tuning.site, tuning.size).size or 1
 
@@ -131,8 +132,7 @@ def _cache_entry(
 ) -> tuple[str | None, dict[int, str]]:
     """The timing cache's names for a place and those who compete there."""
     options = tuning.registration.options
-    collective = has_collective(t.graph for t in tuning.traced.values())
-    if collective or options.numerics_check != "off":
+    if tuning.ranks or options.numerics_check != "off":
         return None, {}
     everywhere = (FALLBACK_INDEX,) if tuning.fallback_competes else ()
     texts: dict[int, str] = {}
@@ -149,12 +149,11 @@ def _cache_entry(
 
 def _measure_point(tuning: Tuning, competing: Round, point: SizePoint) -> Times | None:
     """Those that fail are out of all ranges; None where nothing can be measured."""
-    runners = _runners(tuning, competing, point)
-    if tuning.collective:
-        runners = {i: runners[i] for i in common_to_all_ranks(runners)}
+    runners = _on_all_ranks(tuning, _runners(tuning, competing, point))
     if not runners:
         return None
     _check_numerics(tuning, runners, point)
+    runners = _on_all_ranks(tuning, runners)
     if not tuning.fallback_competes:
         runners.pop(FALLBACK_INDEX, None)
     times: Times = {
@@ -165,6 +164,17 @@ def _measure_point(tuning: Tuning, competing: Round, point: SizePoint) -> Times 
     }
     _reject_failures(tuning, times, competing.sizes)
     return times
+
+
+def _on_all_ranks(tuning: Tuning, runners: Runners) -> Runners:
+    """Those that every rank has; where one can run none, nobody measures."""
+    if tuning.ranks is None:
+        return runners
+    common = common_to_all_ranks(runners, tuning.ranks)
+    for index in runners if common else ():
+        if index not in common:
+            tuning.reject(index, LEFT_OUT_ELSEWHERE)
+    return {index: runners[index] for index in common}
 
 
 def _points(tuning: Tuning, sizes: DimRange) -> list[SizePoint]:
@@ -223,7 +233,7 @@ def _runners(tuning: Tuning, competing: Round, point: SizePoint) -> Runners:
 
 def _reject_in_process(tuning: Tuning, competing: Round, point: SizePoint) -> None:
     """Takes out candidates that another process did not survive, or not in time."""
-    if not config.autotune_in_subproc or tuning.collective:
+    if not config.autotune_in_subproc or tuning.ranks:
         return
     modules = {
         index: module
@@ -264,8 +274,8 @@ def _check_numerics(tuning: Tuning, runners: Runners, point: SizePoint) -> None:
 
 
 def _times(tuning: Tuning, runners: Mapping[int, Callable[[], Any]]) -> Times:
-    if tuning.collective:
-        return time_in_step(runners, tuning.device)
+    if tuning.ranks:
+        return time_in_step(runners, tuning.device, tuning.ranks)
     return time_candidates(
         runners,
         tuning.device,

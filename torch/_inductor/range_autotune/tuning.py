@@ -23,6 +23,7 @@ from .candidates import (
     trace_plain,
     TracedCandidate,
 )
+from .collectives import can_measure, common_to_all_ranks, has_collective, ranks_of
 from .inputs import size_bounds
 from .ranges import ANY_SIZE, DimRange
 from .registration import Contest, make_contest, Registration
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from .subgraph_module import SubgraphModule
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
+
+LEFT_OUT_ELSEWHERE = "another rank has left it out"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +70,7 @@ class Tuning:
         size: the dispatch dimension, symbolic; None where none is dispatched on.
         bounds: the values that ``size`` can have.
         traced: the candidates still in, by index.
-        collective: whether ranks have to measure in step.
+        ranks: those that measure in step and take one decision; None for this one alone.
         modules: what they are measured by.
         loads: of the modules, under way or done.
         rejected: who is out by now, and why.
@@ -86,7 +89,7 @@ class Tuning:
     bounds: DimRange
     rounds: tuple[Round, ...]
     traced: dict[int, TracedCandidate]
-    collective: bool = False
+    ranks: tuple[int, ...] | None = None
     modules: dict[int, SubgraphModule] = dataclasses.field(default_factory=dict)
     loads: dict[int, Future[Any]] = dataclasses.field(default_factory=dict)
     rejected: dict[int, str] = dataclasses.field(default_factory=dict)
@@ -162,11 +165,25 @@ def prepare(registration: Registration, site: CallSite) -> Tuning:
         registration, contest, site, outputs, size, bounds, rounds, traced={}
     )
     _trace_candidates(tuning)
+    _agree_with_ranks(tuning, fallback)
     if tuning.traced:
         if registration.options.include_fallback:
             _add_plain_lowering(tuning)
         tuning.traced[FALLBACK_INDEX] = fallback
     return tuning
+
+
+def _agree_with_ranks(tuning: Tuning, fallback: TracedCandidate) -> None:
+    """Finds the ranks to measure with; what one of them could not trace is out on all."""
+    if not can_measure():
+        return
+    graphs = [t.graph for t in (*tuning.traced.values(), fallback)]
+    if not (tuning.registration.mentions_collective or has_collective(graphs)):
+        return
+    tuning.ranks = ranks_of(graphs)
+    common = common_to_all_ranks(tuning.traced, tuning.ranks)
+    for index in tuning.traced.keys() - common:
+        tuning.reject(index, LEFT_OUT_ELSEWHERE)
 
 
 def _add_plain_lowering(tuning: Tuning) -> None:
