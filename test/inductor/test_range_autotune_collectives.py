@@ -239,7 +239,7 @@ def made_up_times(*tables):
 
     with (
         mock.patch.object(collectives, "_take_samples", made_up_samples),
-        mock.patch.object(collectives, "HOPELESS", math.inf),
+        mock.patch.object(collectives, "_HOPELESS", math.inf),
         torch._inductor.config.patch(collective_benchmark_nruns=10),
     ):
         yield

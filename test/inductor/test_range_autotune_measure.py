@@ -157,6 +157,23 @@ class TestRules(TestCase):
         good = as_good_as_best(row(0, 8, {0: 1.0, 1: 1.02}), RULES)
         self.assertEqual(good, {0: 1.0, 1: 1.02})
 
+    def test_neighbours_are_fused_where_that_gains_enough(self):
+        apart = {-3: 0}
+        for speedup, expected in ((1.1, 0), (1.2, 0), (1.3, -3)):
+            best = winner_of({0: 1.0, -3: 1.2}, apart=apart, fusion_speedup=speedup)
+            self.assertEqual(best, expected, msg=f"threshold {speedup}")
+
+    def test_neighbours_apart_win_if_fused_there_is_nothing(self):
+        rules = {"apart": {-3: 0}, "fusion_speedup": 1.2}
+        self.assertEqual(winner_of({0: FAILED, -3: 5.0}, **rules), -3)
+        self.assertEqual(winner_of({0: 5.0, -3: FAILED}, **rules), 0)
+
+    def test_neighbours_of_plain_lowering_apart_are_no_implementation(self):
+        times = {0: 3.0, -2: 2.0, -3: 1.0}
+        rules = {"plain": -2, "apart": {-3: -2}, "fusion_speedup": 1.2}
+        self.assertEqual(winner_of(times, **rules), -3)
+        self.assertEqual(winner_of(times, force=True, **rules), 0)
+
 
 class TestWinnerTable(TestCase):
     def test_several_winners(self):

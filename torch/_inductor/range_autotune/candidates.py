@@ -27,6 +27,7 @@ import torch
 from ..codegen.subgraph import trace_subgraph, writes
 from ..utils import convert_shape_to_inductor
 from ..virtualized import V
+from .apart import keep_apart, NAMESPACE, register_lowering_of_boundary
 from .cache_key import Unhashable
 from .graph_text import graph_text, SymbolNames
 from .limits import call_within, time_limit_s, TookTooLong
@@ -51,8 +52,10 @@ FALLBACK_INDEX = -1
 # Where that of the op's plain lowering is, which competes without being registered.
 PLAIN_INDEX = -2
 PLAIN_NAME = "plain lowering"
+# From here down are those of candidates with their neighbours apart.
+FIRST_APART_INDEX = -3
 # Their ops are lowered to generated code or to calls that cost little on the host.
-_NAMESPACES_OF_TORCH = ("aten", "prims", "inductor", "_c10d_functional", "triton")
+_NAMESPACES_OF_TORCH = ("aten", "prims", "inductor", "_c10d_functional", "triton", NAMESPACE)
 
 
 class CandidateError(Exception):
@@ -167,16 +170,21 @@ def trace_fallback(site: CallSite) -> tuple[TracedCandidate, Outputs]:
 
 
 def trace_candidate(
-    candidate: Candidate, site: CallSite, outputs: Outputs
+    candidate: Candidate, site: CallSite, outputs: Outputs, apart: bool = False
 ) -> TracedCandidate | Rejection:
-    """The candidate's graph; a Rejection if it has none or breaks the contract."""
+    """
+    The candidate's graph; a Rejection if it has none or breaks the contract.
+
+    Args:
+        apart: whether the neighbours get kernels of their own.
+    """
     limit_s = time_limit_s()
     try:
         parts = candidate.parts or (candidate,)
         calls = [_call_candidate(part, call) for part, call in zip(parts, site.calls)]
         eager = {c.op for part, c in zip(parts, site.calls) if part.impl is None}
         graph = call_within(
-            limit_s, "tracing it", _candidate_graph, calls, site, outputs, eager
+            limit_s, "tracing it", _candidate_graph, calls, site, outputs, eager, apart
         )
         _check_no_writes(graph)
         _pin_strides(graph, outputs)
@@ -280,18 +288,22 @@ def _candidate_graph(
     site: CallSite,
     outputs: Outputs,
     eager: Collection[torch._ops.OpOverload] = (),
+    apart: bool = False,
 ) -> torch.fx.GraphModule:
     """
     Args:
         call_impls: for each of the site's calls.
         eager: see ``_trace``.
+        apart: see ``trace_candidate``.
     """
 
     def checked(call_impl: _OpCall, contract: Sequence[torch.Tensor]) -> _OpCall:
         def call_op(values: dict[str, Any]) -> Any:
-            flat, nesting = pytree.tree_flatten(call_impl(values))
-            _check_outputs(flat, contract, pytree.tree_leaves(values))
-            return pytree.tree_unflatten(_with_own_memory(flat), nesting)
+            given = _all_apart(values) if apart else values
+            flat, nesting = pytree.tree_flatten(call_impl(given))
+            _check_outputs(flat, contract, pytree.tree_leaves(given))
+            result = pytree.tree_unflatten(_with_own_memory(flat), nesting)
+            return _all_apart(result) if apart else result
 
         return call_op
 
@@ -300,6 +312,11 @@ def _candidate_graph(
         return pytree.tree_leaves(site.run(leaves, *ops))
 
     return _trace(call, site, eager)
+
+
+def _all_apart(values: Any) -> Any:
+    register_lowering_of_boundary()
+    return pytree.tree_map_only(torch.Tensor, keep_apart, values)
 
 
 def _with_own_memory(results: list[Any]) -> list[Any]:

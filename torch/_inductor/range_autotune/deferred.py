@@ -18,6 +18,7 @@ from torch.utils._ordered_set import OrderedSet
 from .. import ir
 from ..utils import convert_shape_to_inductor
 from ..virtualized import V
+from .apart import boundaries
 from .choice import FusedChoiceCaller
 
 
@@ -230,7 +231,8 @@ def _rename_buffers(
     for buffer in new:
         buffer.name = renamed[buffer.get_name()]
         graph.name_to_buffer[buffer.name] = buffer
-    for known in (graph.mutated_buffers, graph.never_reuse_buffers):
+    sets = (graph.mutated_buffers, graph.never_reuse_buffers, boundaries(graph))
+    for known in sets:
         for old in known & renamed.keys():
             known.remove(old)
             known.add(renamed[old])

@@ -16,6 +16,7 @@ from .. import config, ir
 from ..codegen.subgraph import inline_subgraph_to_ir_nodes
 from ..virtualized import V
 from . import compiling
+from .apart import fusion_speedup_threshold
 from .cache_key import Unhashable
 from .call_site import CallSite, NotTunable
 from .candidates import CandidateError, FALLBACK_INDEX, one_line, PLAIN_INDEX
@@ -211,6 +212,8 @@ def _choice_rules(tuning: Tuning) -> ChoiceRules:
     return ChoiceRules(
         fallback=FALLBACK_INDEX,
         plain=PLAIN_INDEX,
+        apart=tuning.apart,
+        fusion_speedup=fusion_speedup_threshold() or 0.0,
         min_speedup=tuning.registration.options.min_speedup_threshold,
         force=config.test_configs.force_custom_op_decomposition,
         merge=not config.test_configs.force_no_impl_grouping,

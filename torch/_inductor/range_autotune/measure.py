@@ -270,6 +270,9 @@ class ChoiceRules:
         force: True if only implementations may win, False if only the fallback may.
         merge: whether a range may have its neighbour's winner where both are as good.
         plain: index of the op's plain lowering, if that competes.
+        apart: candidates whose neighbours have kernels of their own, by index: the index
+            of the same one with its neighbours fused.
+        fusion_speedup: time of the first over time of the second that fusing needs.
     """
 
     fallback: int
@@ -277,6 +280,8 @@ class ChoiceRules:
     force: bool | None = None
     merge: bool = True
     plain: int | None = None
+    apart: Mapping[int, int] = dataclasses.field(default_factory=dict)
+    fusion_speedup: float = 1.0
 
 
 def slowdowns(at: Mapping[int | None, Times]) -> dict[int, float]:
@@ -305,7 +310,7 @@ def as_good_as_best(measured: RangeTimes, rules: ChoiceRules) -> dict[int, float
     Returns:
         Their slowdowns by index, at least one.
     """
-    scores = slowdowns(measured.at)
+    scores = _fused_or_apart(slowdowns(measured.at), rules)
     if rules.force is not None:
         scores = {i: s for i, s in scores.items() if _may_win(i, rules)}
     if not scores:
@@ -322,9 +327,20 @@ def as_good_as_best(measured: RangeTimes, rules: ChoiceRules) -> dict[int, float
     }
 
 
+def _fused_or_apart(scores: dict[int, float], rules: ChoiceRules) -> dict[int, float]:
+    """Of each candidate the one with its neighbours fused or the one with them apart."""
+    out = set()
+    for apart, fused in rules.apart.items():
+        if apart in scores and fused in scores:
+            keep_fused = scores[apart] >= rules.fusion_speedup * scores[fused]
+            out.add(apart if keep_fused else fused)
+    return {index: score for index, score in scores.items() if index not in out}
+
+
 def _may_win(index: int, rules: ChoiceRules) -> bool:
     if rules.force:
-        return index not in (rules.fallback, rules.plain)
+        fused = rules.apart.get(index, index)
+        return fused not in (rules.fallback, rules.plain)
     return index == rules.fallback
 
 

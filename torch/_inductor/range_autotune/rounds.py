@@ -9,7 +9,7 @@ from typing import Any, TYPE_CHECKING
 
 from .. import config
 from . import compiling
-from .candidates import FALLBACK_INDEX, one_line, PLAIN_INDEX
+from .candidates import FALLBACK_INDEX, one_line
 from .collectives import common_to_all_ranks, time_in_step
 from .inputs import hint_point, make_inputs, may_hold, point_for_size, SizePoint
 from .limits import call_within, is_out_of_memory, time_limit_s
@@ -134,16 +134,18 @@ def _cache_entry(
     options = tuning.registration.options
     if tuning.ranks or options.numerics_check != "off":
         return None, {}
-    everywhere = (FALLBACK_INDEX,) if tuning.fallback_competes else ()
     texts: dict[int, str] = {}
-    for index in (*competing.candidates, PLAIN_INDEX, *everywhere):
-        if index not in tuning.texts and index in tuning.traced:
+    for index in {*tuning.texts, *tuning.traced}:
+        if not tuning.enters(index, competing):
+            continue
+        if index == FALLBACK_INDEX and not tuning.fallback_competes:
+            continue
+        if index not in tuning.texts:
             tuning.texts[index] = candidate_text(tuning.traced[index])
-        if index in tuning.texts:
-            text = tuning.texts[index]
-            if text is None:
-                return None, {}
-            texts[index] = text
+        text = tuning.texts[index]
+        if text is None:
+            return None, {}
+        texts[index] = text
     return place_text(tuning.site, options, point.values), texts
 
 

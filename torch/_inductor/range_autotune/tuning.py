@@ -10,10 +10,12 @@ import torch
 
 from .. import config
 from ..virtualized import V
+from .apart import fusion_speedup_threshold
 from .call_site import CallSite, NotTunable
 from .candidates import (
     at_site,
     FALLBACK_INDEX,
+    FIRST_APART_INDEX,
     one_line,
     Outputs,
     PLAIN_INDEX,
@@ -74,6 +76,8 @@ class Tuning:
         modules: what they are measured by.
         loads: of the modules, under way or done.
         rejected: who is out by now, and why.
+        apart: candidates whose neighbours get kernels of their own, by index: the index
+            of the same one with its neighbours fused.
         texts: of candidates, for the timing cache; None for those that it cannot know.
         measured: the times that the winners follow from, range by range.
         winners: over all sizes that can occur; None until it is decided.
@@ -93,6 +97,7 @@ class Tuning:
     modules: dict[int, SubgraphModule] = dataclasses.field(default_factory=dict)
     loads: dict[int, Future[Any]] = dataclasses.field(default_factory=dict)
     rejected: dict[int, str] = dataclasses.field(default_factory=dict)
+    apart: dict[int, int] = dataclasses.field(default_factory=dict)
     texts: dict[int, str | None] = dataclasses.field(default_factory=dict)
     measured: list[RangeTimes] = dataclasses.field(default_factory=list)
     winners: tuple[Segment[int], ...] | None = None
@@ -122,15 +127,20 @@ class Tuning:
 
     def competes(self, index: int, competing: Round) -> bool:
         """Whether a candidate that is still in runs in a range."""
-        everywhere = index in (FALLBACK_INDEX, PLAIN_INDEX)
-        return index in self.traced and (everywhere or index in competing.candidates)
+        return index in self.traced and self.enters(index, competing)
+
+    def enters(self, index: int, competing: Round) -> bool:
+        """Whether a candidate ran in a range, had it not been left out."""
+        fused = self.apart.get(index, index)
+        everywhere = fused in (FALLBACK_INDEX, PLAIN_INDEX)
+        return everywhere or fused in competing.candidates
 
     def reject(self, index: int, reason: str, where: str = "") -> None:
         """
         Takes a candidate out of all ranges and says so once.
 
         The op itself is no longer measured, but stays the last resort. Nobody asked for
-        its plain lowering, which goes without a word.
+        its plain lowering or for neighbours apart, which go without a word.
         """
         self.modules.pop(index, None)
         self.rejected[index] = reason
@@ -140,7 +150,7 @@ class Tuning:
             candidate = self.traced.pop(index).candidate
         else:
             return
-        if index != PLAIN_INDEX:
+        if index != PLAIN_INDEX and index not in self.apart:
             warn_left_out(self.registration, Rejection(candidate, reason), where)
 
 
@@ -169,6 +179,8 @@ def prepare(registration: Registration, site: CallSite) -> Tuning:
     if tuning.traced:
         if registration.options.include_fallback:
             _add_plain_lowering(tuning)
+        if fusion_speedup_threshold() is not None:
+            _add_apart(tuning)
         tuning.traced[FALLBACK_INDEX] = fallback
     return tuning
 
@@ -191,6 +203,20 @@ def _add_plain_lowering(tuning: Tuning) -> None:
     plain = trace_plain(tuning.site, tuning.outputs)
     if plain and not any(plain.does_the_same_as(t) for t in tuning.traced.values()):
         tuning.traced[PLAIN_INDEX] = plain
+
+
+def _add_apart(tuning: Tuning) -> None:
+    """Of each candidate in a region, the one whose neighbours get kernels of their own."""
+    if tuning.site.body is None:
+        return
+    for number, (fused, traced) in enumerate(list(tuning.traced.items())):
+        result = trace_candidate(
+            traced.candidate, tuning.site, tuning.outputs, apart=True
+        )
+        if isinstance(result, TracedCandidate):
+            index = FIRST_APART_INDEX - number  # the same on every rank
+            tuning.traced[index] = result
+            tuning.apart[index] = fused
 
 
 def as_for(first: Tuning, site: CallSite) -> Tuning | None:
