@@ -130,6 +130,29 @@ class TestAgreement(TestCase):
             self.assertTrue(mentions(fn), fn)
         self.assertFalse(mentions(none))
 
+    def test_ops_are_measured_without_the_python_dispatcher(self):
+        # With it, a wait for a collective holds the lock that gloo's threads need.
+        key = torch._C.DispatchKey.PythonDispatcher
+        dispatched = []
+
+        def eager(x: torch.Tensor) -> torch.Tensor:
+            if type(x) is torch.Tensor:  # no fake one
+                included = torch._C._dispatch_tls_is_dispatch_key_included(key)
+                dispatched.append(included)
+            return x.clone()
+
+        op = torch.library.custom_op(
+            f"collectives::seen{next(_numbers)}", mutates_args=()
+        )(eager)
+        op.register_fake(torch.empty_like)
+        register_custom_op_autotuning(
+            op, configs=[CustomOpRangeConfig("x", 0, RANGES, [torch.clone])]
+        )
+        with torch._inductor.config.patch(fx_graph_cache=False):
+            torch.compile(lambda x: op(x) + 1, dynamic=True)(torch.ones(8, 4))
+        self.assertGreater(len(dispatched), 2)
+        self.assertNotIn(True, dispatched)
+
     def test_without_a_group_the_op_itself_runs(self):
         def eager(x: torch.Tensor) -> torch.Tensor:
             return x.clone()
