@@ -52,6 +52,15 @@ def common_to_all_ranks(indices: Iterable[int]) -> list[int]:
     return sorted(set(gathered[0]).intersection(*gathered[1:]))
 
 
+def common_reasons(reasons: Mapping[int, str]) -> dict[int, str]:
+    """What any rank has against candidates, by index; the same on every rank."""
+    found: dict[int, str] = {}
+    for rank, theirs in enumerate(_gather(dict(reasons))):
+        for index, reason in theirs.items():
+            found.setdefault(index, f"on rank {rank}: {reason}")
+    return found
+
+
 def time_in_step(
     runners: Mapping[int, Callable[[], Any]], device: torch.device
 ) -> Times:

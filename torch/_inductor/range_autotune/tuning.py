@@ -70,6 +70,8 @@ class Tuning:
         modules: what they are measured by.
         loads: of the modules, under way or done.
         rejected: who is out by now, and why.
+        compared: whose results were compared with the op's, at one size at least.
+        not_compared: whose were not, at a size, and why.
         texts: of candidates, for the timing cache; None for those that it cannot know.
         measured: the times that the winners follow from, range by range.
         winners: over all sizes that can occur; None until it is decided.
@@ -88,6 +90,8 @@ class Tuning:
     modules: dict[int, SubgraphModule] = dataclasses.field(default_factory=dict)
     loads: dict[int, Future[Any]] = dataclasses.field(default_factory=dict)
     rejected: dict[int, str] = dataclasses.field(default_factory=dict)
+    compared: set[int] = dataclasses.field(default_factory=set)
+    not_compared: dict[int, str] = dataclasses.field(default_factory=dict)
     texts: dict[int, str | None] = dataclasses.field(default_factory=dict)
     measured: list[RangeTimes] = dataclasses.field(default_factory=list)
     winners: tuple[Segment[int], ...] | None = None
