@@ -318,6 +318,21 @@ class TestCandidate(SiteTestCase):
             """it writes to an argument with aten.copy_.default""",
         )
 
+    def test_writes_to_a_tensor_that_it_captures(self):
+        table = torch.zeros(4)
+        self.assertExpectedInline(
+            self.reason(lambda x: x + table.add_(1)),
+            """it writes to a tensor that it captures with aten.copy_.default""",
+        )
+        self.assertEqual(table, torch.zeros(4))
+
+    def test_shares_memory_with_a_tensor_that_it_captures(self):
+        table = torch.zeros(1, 4)
+        self.assertExpectedInline(
+            self.reason(lambda x: table.expand(x.shape)),
+            """output 0 shares memory with a tensor that it captures""",
+        )
+
     def test_shares_memory_with_an_input(self):
         self.assertExpectedInline(
             self.reason(lambda x: x.view(-1).view(x.shape)),

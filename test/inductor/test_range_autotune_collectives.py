@@ -80,6 +80,13 @@ class TestAgreement(TestCase):
         with self.gathered([0, 1, 2], [-1, 1, 2], [2, 1]):
             self.assertEqual(collectives.common_to_all_ranks([0], (0, 1, 2)), [1, 2])
 
+    def test_what_one_rank_has_against_a_candidate_all_have(self):
+        with self.gathered({}, {2: "differs"}, {2: "differs", 3: "broken"}):
+            self.assertEqual(
+                collectives.common_reasons({}),
+                {2: "on rank 1: differs", 3: "on rank 2: broken"},
+            )
+
     def test_the_slowest_rank_counts(self):
         with self.gathered(Timing(1.0), Timing(3.0), Timing(2.0)):
             agreed = collectives._agreed(Timing(1.0), (0, 1, 2))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import math
+from unittest import mock
 
 from torch._inductor.lowering import user_lowerings
 from torch._inductor.test_case import run_tests, TestCase
@@ -19,6 +20,7 @@ from torch._inductor.kernel.custom_op import (
     CustomOpConfig,
     register_custom_op_autotuning,
 )
+from torch._inductor.range_autotune import rounds
 from torch._inductor.range_autotune.numerics import (
     allowed_difference,
     find_mismatch,
@@ -71,12 +73,14 @@ class TestComparison(TestCase):
         )
 
 
-instantiate_parametrized_tests(TestComparison)
-
-
 class TestCheck(TestCase):
-    def result_and_warnings(self, number, **options):
-        """Compiles an op whose two implementations are wrong and right."""
+    def result_and_warnings(self, number, dim_range=None, **options):
+        """
+        Compiles an op whose two implementations are wrong and right.
+
+        Args:
+            dim_range: of x[0], in which both compete; None for all sizes.
+        """
 
         def fn(x: torch.Tensor) -> torch.Tensor:
             return x * 2
@@ -89,9 +93,11 @@ class TestCheck(TestCase):
 
         op = torch.library.custom_op(f"numerics::op{number}", mutates_args=())(fn)
         op.register_fake(torch.empty_like)
+        where = {"tensor_name": "x", "dim_index": 0, "dim_range": dim_range}
+        given = where if dim_range else {}
         register_custom_op_autotuning(
             op,
-            configs=[CustomOpConfig(wrong), CustomOpConfig(right)],
+            configs=[CustomOpConfig(wrong, **given), CustomOpConfig(right, **given)],
             name="op",
             include_fallback=False,
             **options,
@@ -101,7 +107,10 @@ class TestCheck(TestCase):
         logger = logging.getLogger("torch._inductor.kernel.custom_op")
         with self.assertLogs(logger, logging.WARNING) as logs:
             logger.warning("start")
-            result = torch.compile(op)(torch.ones(64, device=DEVICE))
+            x = torch.ones(64, device=DEVICE)
+            if dim_range:
+                torch._dynamo.mark_dynamic(x, 0)
+            result = torch.compile(op)(x)
         return result, [record.getMessage() for record in logs.records[1:]]
 
     def test_drop(self):
@@ -121,11 +130,51 @@ class TestCheck(TestCase):
         _, warnings = self.result_and_warnings(2)
         self.assertEqual(warnings, [])
 
+    def no_memory_from(self, size):
+        """Results of so many elements cannot be compared."""
+
+        def find(actual, expected):
+            if len(actual[0]) >= size:
+                raise MemoryError("too large")
+            return find_mismatch(actual, expected)
+
+        return mock.patch.object(rounds, "find_mismatch", find)
+
+    @parametrize("check", ("drop", "warn"))
+    def test_what_is_never_compared_has_not_passed(self, check):
+        with self.no_memory_from(0):
+            _, warnings = self.result_and_warnings(f"4{check}", numerics_check=check)
+        out = " is left out" if check == "drop" else ""
+        reason = "it could not be compared with the op: MemoryError: too large"
+        self.assertEqual(
+            warnings,
+            [
+                f"op: candidate '{name}'{out}: {reason}, at size None"
+                for name in ("wrong", "right")
+            ],
+        )
+
+    def test_a_size_without_memory_is_passed_over(self):
+        with self.no_memory_from(100):
+            result, warnings = self.result_and_warnings(
+                5,
+                dim_range=(2, 200),
+                representative_sizes=[64, 128],
+                numerics_check="drop",
+            )
+        self.assertEqual(result, torch.full((64,), 2.0, device=DEVICE))
+        (warning,) = warnings
+        self.assertIn("'wrong' is left out: output 0 differs", warning)
+
     def test_unknown_value(self):
         with self.assertRaisesRegex(
             ValueError, r"must be one of \['off', 'warn', 'drop'\], got 'on'"
         ):
             self.result_and_warnings(3, numerics_check="on")
+
+
+instantiate_parametrized_tests(TestComparison)
+instantiate_parametrized_tests(TestCheck)
 
 
 if __name__ == "__main__":

@@ -68,25 +68,33 @@ class TestSizeTests(TestCase):
         )
 
 
-def candidate(returns, config_patches=None, x=None):
+def candidate(returns, config_patches=None, x=None, constants=None):
     """
     A candidate of one input.
 
     Args:
         returns: from a graph and its placeholder to the list of results.
         x: the fake input.
+        constants: of the graph, by name.
     """
     graph = torch.fx.Graph()
     node = graph.placeholder("x")
     node.meta["val"] = x
     graph.output(returns(graph, node))
-    module = torch.fx.GraphModule({}, graph)
+    module = torch.fx.GraphModule(constants or {}, graph)
     return TracedCandidate(Candidate("made_up", None, {}, config_patches or {}), module)
 
 
 def plus(marker):
     """What a candidate returns that adds a number."""
     return lambda graph, x: [graph.call_function(aten.add.Tensor, (x, marker))]
+
+
+def plus_a_row(graph, x):
+    """Of a constant named table."""
+    table = graph.create_node("get_attr", "table")
+    row = graph.call_function(aten.select.int, (table, 0, 3))
+    return [graph.call_function(aten.add.Tensor, (x, row))]
 
 
 def twice_the_same(graph, x):
@@ -159,6 +167,16 @@ class TestSizeDispatch(SymbolicTestCase):
         self.assertEqual(seen, [7, config.realize_reads_threshold, 9])
         tags = [b.graph.operations[0].get_config_patches() for b in node.branches]
         self.assertEqual(tags, list(patches))
+
+    def test_constants_are_those_of_the_graph_around_it(self):
+        table = torch.rand(20, 4)
+        reads_it = candidate(plus_a_row, constants={"table": table})
+        node, _ = self.emit(reads_it, candidate(plus(1)), reads_it)
+        ((name, constant),) = V.graph.constants.items()
+        self.assertIs(constant, table)
+        for branch in (node.branches[0], node.branches[2]):
+            (computed,) = branch.graph.graph_outputs
+            self.assertIn(name, computed.get_read_names())
 
     def test_outputs_do_not_share_a_buffer(self):
         both = candidate(twice_the_same)

@@ -27,6 +27,12 @@ from torch.fx.experimental.symbolic_shapes import _ShapeEnvGuardError
 
 import torch
 from torch._inductor import ir
+from torch._inductor.range_autotune.captures import (
+    captures_to_inputs,
+    CapturesAsConstants,
+    fake_constant,
+    inputs_to_captures,
+)
 from torch._inductor.range_autotune.guards import frozen_shapes, replaced
 from torch._inductor.range_autotune.subgraph_module import generate_module
 from torch._inductor.range_autotune.threads import (
@@ -67,7 +73,7 @@ def trace_subgraph(
 ) -> torch.fx.GraphModule:
     """
     The FX graph of ``fn`` at symbolic sizes, without writes to its inputs' or its own
-    tensors.
+    tensors. Tensors that ``fn`` captures become attributes of it.
 
     Args:
         fake_inputs: fake tensors and SymInts of the graph being compiled; each becomes
@@ -84,18 +90,28 @@ def trace_subgraph(
     if decomposition_table is None:
         decomposition_table = select_decomp_table()
 
-    def trace(traced: Callable[..., Any]) -> torch.fx.GraphModule:
+    def trace(
+        traced: Callable[..., Any], inputs: Sequence[Any]
+    ) -> torch.fx.GraphModule:
         with frozen_shapes():
             return make_fx(
                 traced,
                 decomposition_table=decomposition_table,
                 tracing_mode="symbolic",
-            )(*fake_inputs)
+            )(*inputs)
 
-    gm = trace(fn)
+    def with_constants(*inputs: Any) -> Any:
+        with CapturesAsConstants(V.fake_mode):
+            return fn(*inputs)
+
+    gm = trace(with_constants, fake_inputs)
     if _needs_functionalization(gm):
         # Of the graph, for decompositions write to their own tensors, too.
-        gm = trace(torch.func.functionalize(gm, remove="mutations"))
+        captured = captures_to_inputs(gm)
+        fakes = [fake_constant(V.fake_mode, tensor) for tensor in captured]
+        functional = torch.func.functionalize(gm, remove="mutations")
+        gm = trace(functional, [*fake_inputs, *fakes])
+        inputs_to_captures(gm, captured)
     gm.graph.eliminate_dead_code()
     gm.recompile()
     return gm

@@ -29,6 +29,7 @@ from ..utils import convert_shape_to_inductor
 from ..virtualized import V
 from .apart import keep_apart, NAMESPACE, register_lowering_of_boundary
 from .cache_key import Unhashable
+from .captures import captured_tensors
 from .graph_text import graph_text, SymbolNames
 from .limits import call_within, time_limit_s, TookTooLong
 from .registration import Candidate
@@ -55,7 +56,14 @@ PLAIN_NAME = "plain lowering"
 # From here down are those of candidates with their neighbours apart.
 FIRST_APART_INDEX = -3
 # Their ops are lowered to generated code or to calls that cost little on the host.
-_NAMESPACES_OF_TORCH = ("aten", "prims", "inductor", "_c10d_functional", "triton", NAMESPACE)
+_NAMESPACES_OF_TORCH = (
+    "aten",
+    "prims",
+    "inductor",
+    "_c10d_functional",
+    "triton",
+    NAMESPACE,
+)
 
 
 class CandidateError(Exception):
@@ -187,6 +195,7 @@ def trace_candidate(
             limit_s, "tracing it", _candidate_graph, calls, site, outputs, eager, apart
         )
         _check_no_writes(graph)
+        _check_captures_kept(graph)
         _pin_strides(graph, outputs)
     except _ShapeEnvGuardError as e:
         counters["inductor"]["custom_op_decomp_guard_skips"] += 1
@@ -224,6 +233,7 @@ def trace_plain(site: CallSite, outputs: Outputs) -> TracedCandidate | None:
             time_limit_s(), "tracing it", _candidate_graph, calls, site, outputs
         )
         _check_no_writes(graph)
+        _check_captures_kept(graph)
         _pin_strides(graph, outputs)
     except Exception as e:
         log.debug("%s has no plain lowering: %s", site.op, one_line(e))
@@ -433,13 +443,28 @@ def _check_output(index: int, value: Any, expected: torch.Tensor) -> None:
         )
 
 
+def _check_captures_kept(graph: torch.fx.GraphModule) -> None:
+    """Callers may write to what an op returns."""
+    taken = {_storage(node.meta["val"]) for node in captured_tensors(graph)}
+    for i, value in enumerate(_output_values(graph)):
+        if _storage(value) in taken:
+            raise CandidateError(
+                f"output {i} shares memory with a tensor that it captures"
+            )
+
+
 def _check_no_writes(graph: torch.fx.GraphModule) -> None:
     """What is still written after functionalization must be the graph's own."""
-    inputs = [n.meta["val"] for n in graph.graph.find_nodes(op="placeholder")]
-    taken = {_storage(value) for value in inputs if isinstance(value, torch.Tensor)}
-    for node in graph.graph.nodes:
-        if not writes(node):
-            continue
-        given = [argument.meta["val"] for argument in node.all_input_nodes]
-        if any(_storage(x) in taken for x in given if isinstance(x, torch.Tensor)):
-            raise CandidateError(f"it writes to an argument with {node.target}")
+    given = dict.fromkeys(graph.graph.find_nodes(op="placeholder"), "an argument")
+    given |= dict.fromkeys(captured_tensors(graph), "a tensor that it captures")
+    taken = {
+        _storage(node.meta["val"]): what
+        for node, what in given.items()
+        if isinstance(node.meta["val"], torch.Tensor)
+    }
+    for node in filter(writes, graph.graph.nodes):
+        for value in [argument.meta.get("val") for argument in node.all_input_nodes]:
+            if isinstance(value, torch.Tensor) and _storage(value) in taken:
+                raise CandidateError(
+                    f"it writes to {taken[_storage(value)]} with {node.target}"
+                )

@@ -130,6 +130,15 @@ def common_to_all_ranks(indices: Iterable[int], ranks: Ranks) -> list[int]:
     return sorted(set(gathered[0]).intersection(*gathered[1:]))
 
 
+def common_reasons(reasons: Mapping[int, str], ranks: Ranks) -> dict[int, str]:
+    """What any of the ranks has against candidates, by index; the same on every rank."""
+    found: dict[int, str] = {}
+    for rank, theirs in zip(ranks, _gather(dict(reasons), ranks)):
+        for index, reason in theirs.items():
+            found.setdefault(index, f"on rank {rank}: {reason}")
+    return found
+
+
 def time_in_step(
     runners: Mapping[int, Runner], device: torch.device, ranks: Ranks
 ) -> Times:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Literal, TYPE_CHECKING
 
@@ -25,6 +26,13 @@ _ALLOWED = {
     torch.bfloat16: 5e-2,
 }
 _ALLOWED_IN_ONE_BYTE = 0.3
+
+
+@dataclasses.dataclass(frozen=True)
+class NotCompared:
+    """A candidate's results and the op's could not be had, or not be compared."""
+
+    reason: str
 
 
 def allowed_difference(dtype: torch.dtype) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import math
 from typing import Any, TYPE_CHECKING
@@ -10,11 +11,11 @@ from typing import Any, TYPE_CHECKING
 from .. import config
 from . import compiling
 from .candidates import FALLBACK_INDEX, one_line
-from .collectives import common_to_all_ranks, time_in_step
+from .collectives import common_reasons, common_to_all_ranks, time_in_step
 from .inputs import hint_point, make_inputs, may_hold, point_for_size, SizePoint
 from .limits import call_within, is_out_of_memory, time_limit_s
 from .measure import Failure, RangeTimes, time_candidates, Times
-from .numerics import find_mismatch
+from .numerics import find_mismatch, NotCompared
 from .ranges import DimRange, representative_sizes
 from .timing_cache import candidate_text, lookup, place_text, store
 from .trial import try_in_process
@@ -47,6 +48,7 @@ def measure_rounds(tuning: Tuning) -> None:
                 measured[number, point.size] = times
                 _remember(tuning, competing, point, times)
             progress.done(f"{competing.sizes} at {point.size}")
+    _object_to_uncompared(tuning)
     rows = []
     for number, competing in enumerate(tuning.rounds):
         keys = [(number, point.size) for point in points[number]]
@@ -155,7 +157,6 @@ def _measure_point(tuning: Tuning, competing: Round, point: SizePoint) -> Times 
     if not runners:
         return None
     _check_numerics(tuning, runners, point)
-    runners = _on_all_ranks(tuning, runners)
     if not tuning.fallback_competes:
         runners.pop(FALLBACK_INDEX, None)
     times: Times = {
@@ -250,29 +251,76 @@ def _reject_in_process(tuning: Tuning, competing: Round, point: SizePoint) -> No
 
 def _check_numerics(tuning: Tuning, runners: Runners, point: SizePoint) -> None:
     """Compares with the op itself; takes those that differ out, if asked to."""
-    check = tuning.registration.options.numerics_check
-    if check == "off" or FALLBACK_INDEX not in runners:
+    if tuning.registration.options.numerics_check == "off":
         return
-    limit_s = time_limit_s()
+    where = f"at size {point.size}"
+    found = _comparisons(runners)
+    for index, result in found.items():
+        if isinstance(result, NotCompared):
+            tuning.not_compared[index] = f"{result.reason}, {where}"
+            log.info(
+                "%s: candidate '%s' is not compared with the op %s: %s",
+                tuning.name,
+                tuning.traced[index].name,
+                where,
+                result.reason,
+            )
+        else:
+            tuning.compared.add(index)
+    wrong = {i: f"{m}, {where}" for i, m in found.items() if isinstance(m, str)}
+    for index, reason in _of_all_ranks(tuning, wrong).items():
+        _object_to(tuning, index, reason)
+        if index not in tuning.traced:
+            runners.pop(index, None)
+
+
+def _comparisons(runners: Runners) -> dict[int, str | NotCompared | None]:
+    """How each candidate's results differ from those of the op itself; None for not."""
+    others = [index for index in runners if index != FALLBACK_INDEX]
+    call = functools.partial(call_within, time_limit_s(), "a call of it")
+    if FALLBACK_INDEX not in runners:
+        return dict.fromkeys(others, NotCompared("the op itself does not compile"))
     try:
-        expected = call_within(limit_s, "a call of it", runners[FALLBACK_INDEX])
-    except Exception:  # timing it says why
-        return
-    for index in [index for index in runners if index != FALLBACK_INDEX]:
+        expected = call(runners[FALLBACK_INDEX])
+    except Exception as e:
+        problem = NotCompared(f"the op itself does not run: {one_line(e)}")
+        return dict.fromkeys(others, problem)
+    found: dict[int, str | NotCompared | None] = {}
+    for index in others:
         try:
-            actual = call_within(limit_s, "a call of it", runners[index])
-            mismatch = find_mismatch(actual, expected)
-        except Exception:  # timing it says why
-            continue
-        if mismatch is None:
-            continue
-        reason = f"{mismatch}, at size {point.size}"
-        if check == "warn":
-            name = tuning.traced[index].name
-            log.warning("%s: candidate '%s': %s", tuning.name, name, reason)
-            continue
+            found[index] = find_mismatch(call(runners[index]), expected)
+        except Exception as e:
+            found[index] = NotCompared(one_line(e))
+    return found
+
+
+def _object_to_uncompared(tuning: Tuning) -> None:
+    """
+    A comparison takes more memory than a call, so that the largest sizes may go without;
+    but who was compared at no size has not passed.
+    """
+    never = {
+        index: f"it could not be compared with the op: {reason}"
+        for index, reason in tuning.not_compared.items()
+        if index in tuning.traced and index not in tuning.compared
+    }
+    for index, reason in _of_all_ranks(tuning, never).items():
+        _object_to(tuning, index, reason)
+
+
+def _of_all_ranks(tuning: Tuning, reasons: dict[int, str]) -> dict[int, str]:
+    return common_reasons(reasons, tuning.ranks) if tuning.ranks else reasons
+
+
+def _object_to(tuning: Tuning, index: int, reason: str) -> None:
+    """Takes a candidate out, or warns of it only."""
+    if index not in tuning.traced:
+        return
+    if tuning.registration.options.numerics_check == "drop":
         tuning.reject(index, reason)
-        del runners[index]
+    else:
+        name = tuning.traced[index].name
+        log.warning("%s: candidate '%s': %s", tuning.name, name, reason)
 
 
 def _times(tuning: Tuning, runners: Mapping[int, Callable[[], Any]]) -> Times:

@@ -37,6 +37,12 @@ if TYPE_CHECKING:
 class _BranchLowering(SubgraphLowering):
     """A branch's graph; in Python a function, whose inputs its caller has checked."""
 
+    def allocate_non_dup_const_name(self, name: str | None, data: torch.Tensor) -> str:
+        """The code finds constants by name in its module, which has the outermost graph's."""
+        known = self.parent.allocate_non_dup_const_name(name, data)
+        self.constants[known] = data
+        return known
+
     def init_wrapper_code(self, *args: Any, **kwargs: Any) -> None:
         """No assertions on inputs: they are for those who call from outside."""
         super().init_wrapper_code(*args, **kwargs)

@@ -78,6 +78,8 @@ class Tuning:
         rejected: who is out by now, and why.
         apart: candidates whose neighbours get kernels of their own, by index: the index
             of the same one with its neighbours fused.
+        compared: whose results were compared with the op's, at one size at least.
+        not_compared: whose were not, at a size, and why.
         texts: of candidates, for the timing cache; None for those that it cannot know.
         measured: the times that the winners follow from, range by range.
         winners: over all sizes that can occur; None until it is decided.
@@ -98,6 +100,8 @@ class Tuning:
     loads: dict[int, Future[Any]] = dataclasses.field(default_factory=dict)
     rejected: dict[int, str] = dataclasses.field(default_factory=dict)
     apart: dict[int, int] = dataclasses.field(default_factory=dict)
+    compared: set[int] = dataclasses.field(default_factory=set)
+    not_compared: dict[int, str] = dataclasses.field(default_factory=dict)
     texts: dict[int, str | None] = dataclasses.field(default_factory=dict)
     measured: list[RangeTimes] = dataclasses.field(default_factory=list)
     winners: tuple[Segment[int], ...] | None = None

@@ -1,0 +1,125 @@
+# Owner(s): ["module: inductor"]
+"""Tensors that implementations bring along, while traced and where they win."""
+
+import math
+from unittest import mock
+
+from range_autotune_testing import OpTestCase, SymbolicTestCase
+from torch._inductor.test_case import run_tests
+from torch.testing._internal.common_utils import (
+    instantiate_parametrized_tests,
+    parametrize,
+)
+from torch.testing._internal.inductor_utils import GPU_TYPE, HAS_GPU
+
+import torch
+from torch._inductor import config, ir
+from torch._inductor.codegen.subgraph import trace_subgraph, writes
+from torch._inductor.kernel.custom_op import CustomOpRangeConfig
+from torch._inductor.range_autotune import rounds
+from torch._inductor.range_autotune.captures import captured_tensors
+from torch._inductor.range_autotune.measure import Timing
+
+
+DEVICE = GPU_TYPE if HAS_GPU else "cpu"
+# Inductor makes smaller ones part of the code.
+SIZE = 20
+
+
+class TestTracing(SymbolicTestCase):
+    def traced(self, fn):
+        with self.fake_mode:
+            x = ir.ir_node_to_tensor(self.tensor([self.symbol("s0", 100), SIZE]))
+        return trace_subgraph(fn, [x])
+
+    def constants(self, gm):
+        return list(captured_tensors(gm).values())
+
+    def test_real_tensors_are_constants_of_the_graph(self):
+        table, weight = torch.ones(SIZE), torch.nn.Parameter(torch.ones(SIZE))
+        gm = self.traced(lambda x: x * table + table * weight)
+        first, second = self.constants(gm)
+        self.assertIs(first, table)
+        self.assertIs(second, weight)
+
+    def test_nothing_is_computed_with_them(self):
+        table = torch.ones(SIZE)
+        seen = []
+
+        def fn(x):
+            table.mul_(2)
+            seen.append(table[:4] * 3)
+            return x + table
+
+        self.traced(fn)
+        self.assertEqual(table, torch.ones(SIZE))
+        self.assertIsInstance(seen[0], torch._subclasses.FakeTensor)
+
+    def test_a_copy_may_be_written_to(self):
+        table, other = torch.ones(SIZE), torch.full((SIZE,), 3.0)
+
+        def fn(x):
+            copy = table.clone()
+            copy += x[0] * other
+            return x + copy
+
+        gm = self.traced(fn)
+        self.assertEqual(list(filter(writes, gm.graph.nodes)), [])
+        x = torch.rand(2, SIZE)
+        self.assertEqual(gm(x), fn(x))
+
+    def test_a_graph_with_constants_is_traced_again(self):
+        table = torch.ones(SIZE)
+        once = self.traced(lambda x: x + table)
+        (constant,) = self.constants(self.traced(once))
+        self.assertIs(constant, table)
+
+    def test_constants_of_torch_tensor_are_none_of_them(self):
+        gm = self.traced(lambda x: x + torch.tensor([1.0] * SIZE))
+        self.assertEqual(self.constants(gm), [])
+
+
+class TestCompiled(OpTestCase):
+    @parametrize("cpp_wrapper", (False, True))
+    def test_in_the_branches_of_a_dispatch(self, cpp_wrapper):
+        table = torch.arange(float(SIZE), device=DEVICE)
+        numbers = table.tolist()
+
+        def captured(x):
+            return x + table
+
+        def literal(x):
+            return torch.tensor(numbers, device=x.device) + x
+
+        op = torch.library.custom_op("captures::op", mutates_args=())(_first_of_two)
+        op.register_fake(torch.empty_like)
+        ranges = [(2, 16), (16, 64), (64, math.inf)]
+        configs = [CustomOpRangeConfig("x", 0, ranges, [captured, literal])]
+        self.register(op, configs)
+
+        def time_candidates(runners, *_):
+            size = runners[0]()[0].shape[0]
+            winner = 1 if 16 <= size < 64 else 0
+            return {index: Timing(1.0 + (index != winner)) for index in runners}
+
+        compiled = torch.compile(lambda x: op(x * 2) * 3)
+        with (
+            mock.patch.object(rounds, "time_candidates", time_candidates),
+            config.patch(cpp_wrapper=cpp_wrapper),
+        ):
+            for i, size in enumerate((20, 5, 80)):
+                x = torch.rand(size, SIZE, device=DEVICE)
+                torch._dynamo.mark_dynamic(x, 0)
+                with torch._dynamo.config.patch(error_on_recompile=i > 0):
+                    self.assertEqual(compiled(x), (x * 2 + table) * 3)
+
+
+def _first_of_two(x: torch.Tensor) -> torch.Tensor:
+    raise AssertionError("the op itself does not run")
+
+
+instantiate_parametrized_tests(TestCompiled)
+
+
+if __name__ == "__main__":
+    run_tests()
