@@ -83,9 +83,13 @@ class TestAgreement(TestCase):
     def test_what_one_rank_has_against_a_candidate_all_have(self):
         with self.gathered({}, {2: "differs"}, {2: "differs", 3: "broken"}):
             self.assertEqual(
-                collectives.common_reasons({}),
+                collectives.common_reasons({}, (0, 1, 2)),
                 {2: "on rank 1: differs", 3: "on rank 2: broken"},
             )
+
+    def test_the_first_rank_decides_what_ranks_see_in_different_ways(self):
+        with self.gathered(128, 4):
+            self.assertEqual(collectives.as_on_first_rank(4, (0, 1)), 128)
 
     def test_the_slowest_rank_counts(self):
         with self.gathered(Timing(1.0), Timing(3.0), Timing(2.0)):

@@ -124,6 +124,11 @@ def _members(name: Any) -> Ranks | None:
     return ranks if dist.get_rank() in ranks else None
 
 
+def as_on_first_rank(value: Any, ranks: Ranks) -> Any:
+    """The first rank's value, for what ranks may see in different ways."""
+    return _gather(value, ranks)[0]
+
+
 def common_to_all_ranks(indices: Iterable[int], ranks: Ranks) -> list[int]:
     """The indices that every one of the ranks has."""
     gathered = _gather(sorted(indices), ranks)

@@ -11,7 +11,12 @@ from typing import Any, TYPE_CHECKING
 from .. import config
 from . import compiling
 from .candidates import FALLBACK_INDEX, one_line
-from .collectives import common_reasons, common_to_all_ranks, time_in_step
+from .collectives import (
+    as_on_first_rank,
+    common_reasons,
+    common_to_all_ranks,
+    time_in_step,
+)
 from .inputs import hint_point, make_inputs, may_hold, point_for_size, SizePoint
 from .limits import call_within, is_out_of_memory, time_limit_s
 from .measure import Failure, RangeTimes, time_candidates, Times
@@ -64,13 +69,15 @@ def _in_order(
     What is measured when: each round's points, by the number of the round.
 
     Begins near the size that the model is compiled with, for Triton kernels choose their
-    configs at their first call: at the size where they would without tuning. Ranks that
-    measure in step may be compiled with other sizes each; they go by size.
+    configs at their first call: at the size where they would without tuning. Of ranks
+    that measure in step, which may be compiled with a size each, the first one's counts.
     """
     numbered = [(i, point) for i, row in enumerate(points) for point in row]
-    if tuning.size is None or tuning.ranks:
+    if tuning.size is None:
         return numbered
     here = hint_point(tuning.site, tuning.size).size or 1
+    if tuning.ranks:
+        here = as_on_first_rank(here, tuning.ranks)
 
     def distance(entry: tuple[int, SizePoint]) -> float:
         return abs(math.log((entry[1].size or 1) / here))
