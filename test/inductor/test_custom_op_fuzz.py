@@ -107,8 +107,21 @@ EPILOGUES: dict[str, Callable[[list[Tensor], Tensor], Any]] = {
 }
 EXTRA_TENSORS = ("same", "row", "scalar", "again", "none", "optional", "list")
 OUTPUTS = ("Tensor", "(Tensor, Tensor)", "Tensor[]")
-VARIANTS = ("direct", "others_first", "in_place", "by_parts", "transposed", "op_itself")
+VARIANTS = (
+    "direct",
+    "others_first",
+    "in_place",
+    "by_parts",
+    "transposed",
+    "captured",
+    "op_itself",
+)
 NAMINGS = ("same", "renamed", "keywords")
+# Calls of the op in the model: one; one each for two sets of inputs, with dynamic sizes of
+# their own; the second reading what the first returns.
+CALLS = ("once", "apart", "in_a_row")
+# Too many to become part of the code.
+CAPTURED_ZEROS = torch.zeros(9, device=DEVICE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,6 +139,7 @@ class Case:
         variants: how each implementation computes, and how it names its parameters.
         winners: of each range, FALLBACK for the op itself.
         marked: whether implementations add a marker.
+        deferred: whether choices wait until the graph is lowered.
     """
 
     shape: tuple[int, ...]
@@ -148,6 +162,8 @@ class Case:
     marked: bool
     fusion: bool
     all_dynamic: bool
+    calls: str = "once"
+    deferred: bool = True
 
     def schema(self, name: str) -> str:
         kinds = {"none": "Tensor?", "optional": "Tensor?", "list": "Tensor[]"}
@@ -207,7 +223,12 @@ class Case:
         return name, dim - (rank or len(self.shape)) if self.negative_dim else dim
 
     def model(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """What is compiled, with a call of the op in it."""
+        """
+        What is compiled.
+
+        Args:
+            call: of the op, in its order.
+        """
         resize, _ = RESIZES[self.resize]
 
         def resized(tensor: Tensor) -> Tensor:
@@ -218,11 +239,16 @@ class Case:
             tensors = [resized(tensor) for tensor in inputs]
             x = tensors[0] = PROLOGUES[self.prologue](tensors[0])
             args, kwargs = self._arguments(tensors)
-            outs = call(*args, **kwargs)
-            outs = [outs] if isinstance(outs, torch.Tensor) else list(outs)
+            outs = pytree.tree_leaves(call(*args, **kwargs))
+            if self.calls == "in_a_row":
+                outs = pytree.tree_leaves(call(outs[0], *args[1:], **kwargs))
             return EPILOGUES[self.epilogue](outs, x)
 
-        return fn
+        def apart(*inputs: Tensor) -> Any:
+            half = len(inputs) // 2
+            return fn(*inputs[:half]), fn(*inputs[half:])
+
+        return apart if self.calls == "apart" else fn
 
     def _arguments(self, tensors: list[Tensor]) -> tuple[list[Any], Values]:
         queue = tensors[1:]
@@ -255,6 +281,8 @@ class Case:
                 acc += other
             else:
                 acc = add(acc, other)
+        if variant == "captured":
+            acc = add(acc, CAPTURED_ZEROS[0].to(acc.dtype))
         if values.get("scale") is not None:
             acc = acc * values["scale"]
         if variant == "by_parts":
@@ -292,9 +320,12 @@ class Case:
         """The dispatch dimension where the model's own dynamic size is ``size``."""
         return RESIZES[self.resize][1](size)
 
-    def expected(self, op: Any, index: int) -> Callable[..., Any]:
-        """The eager model where candidate ``index`` runs."""
-        return self.model(lambda *args, **kw: self.marked_as(index, op(*args, **kw)))
+    def expected(self, op: Any, winners: Sequence[int]) -> Callable[..., Any]:
+        """The eager model; the candidates of ``winners`` run, one for each call."""
+        left = iter(winners)
+        return self.model(
+            lambda *args, **kwargs: self.marked_as(next(left), op(*args, **kwargs))
+        )
 
     def winner_at(self, dispatched: int) -> int:
         """The candidate that runs at a value of the dispatch dimension."""
@@ -303,13 +334,35 @@ class Case:
                 return index
         return FALLBACK
 
-    def sizes(self) -> list[int]:
-        """Of the model: the first call's, then those on both sides of each boundary."""
+    def winners_at(self, dispatched: int, calls: int) -> tuple[int, ...]:
+        """The candidates that run in calls that are decided together."""
+        first = self.winner_at(dispatched)
+        if first == FALLBACK:
+            return (FALLBACK,) * calls
+        others = [*range(len(self.variants)), FALLBACK]
+        return tuple(others[(first + i) % len(others)] for i in range(calls))
+
+    def index_of(self, winners: Sequence[int]) -> int:
+        """Where candidates are among the combinations, whose last is the op itself."""
+        base = len(self.variants) + 1
+        index = 0
+        for winner in winners:
+            index = index * base + (base - 1 if winner == FALLBACK else winner)
+        return FALLBACK if index == base ** len(winners) - 1 else index
+
+    def sizes(self) -> list[tuple[int, ...]]:
+        """
+        Of the model, one for each set of inputs: the first call's, then those on both
+        sides of each boundary.
+        """
         grow = self.dispatched
         bounds = {int(b) for pair in self.ranges for b in pair if b != math.inf}
         at = [next(n for n in itertools.count(2) if grow(n) >= b) for b in bounds]
         found = {n for size in at for n in (size - 1, size) if grow(n) >= 2 and n >= 2}
-        return [self.shape[self.dim], *sorted(found)]
+        sizes = [self.shape[self.dim], *sorted(found)]
+        return list(
+            zip(sizes, reversed(sizes)) if self.calls == "apart" else zip(sizes)
+        )
 
 
 def tensors_in(values: Values) -> list[Tensor]:
@@ -401,6 +454,8 @@ def cases(draw: Callable[[Any], Any]) -> Case:
         marked=dtype != torch.bool and draw(st.integers(0, 3)) > 0,
         fusion=draw(st.booleans()),
         all_dynamic=draw(st.booleans()),
+        calls=draw(st.sampled_from(CALLS)),
+        deferred=draw(st.integers(0, 3)) > 0,
     )
 
 
@@ -444,14 +499,12 @@ class MadeUpTimes:
     """
     In place of timing: each candidate is run once, and the winner of the size takes less
     than the others.
-
-    Args:
-        running: the candidates that are not left out, filled while a model is compiled.
     """
 
     def __init__(self, case: Case) -> None:
         self.case = case
-        self.running = {FALLBACK}
+        # Call sites that are measured, with the candidates that are not left out.
+        self._measured: list[tuple[Any, set[int]]] = []
         self._make_inputs = rounds.make_inputs
         self._size: int | None = None
 
@@ -465,19 +518,42 @@ class MadeUpTimes:
 
     def make_inputs(self, site: Any, point: Any, input_gen_fns: Any) -> Any:
         self._size = point.size
+        if not self._measured or self._measured[-1][0] is not site:
+            self._measured.append((site, set()))
         return self._make_inputs(site, point, input_gen_fns)
 
     def time_candidates(self, runners: Any, *_: Any) -> Any:
         assert self._size is not None
         for run in runners.values():
             run()
-        self.running = set(runners)
-        winner = self.winner_at(self._size)
+        site, _ = self._measured[-1]
+        self._measured[-1] = (site, set(runners))
+        winner = self.case.index_of(self._winners(self._size, len(self._measured) - 1))
         return {index: Timing(1.0 + (index != winner)) for index in runners}
 
-    def winner_at(self, dispatched: int) -> int:
-        winner = self.case.winner_at(dispatched)
-        return winner if winner in self.running else FALLBACK
+    def winners(self, dispatched: Sequence[int]) -> list[int]:
+        """
+        The candidates that run, one for each call.
+
+        Args:
+            dispatched: the dispatch dimension in each set of inputs.
+        """
+        found: list[int] = []
+        while len(found) < (1 if self.case.calls == "once" else 2):
+            size = dispatched[len(found) % len(dispatched)]
+            found += self._winners(size, len(found))
+        return found
+
+    def _winners(self, dispatched: int, number: int) -> tuple[int, ...]:
+        """Of a call, by its number, and of those that are decided together with it."""
+        if not self._measured:
+            return (FALLBACK,)
+        # Equal calls share what is measured for the first.
+        site, running = self._measured[min(number, len(self._measured) - 1)]
+        count = len(site.calls)
+        winners = self.case.winners_at(dispatched, count)
+        is_in = self.case.index_of(winners) in running
+        return winners if is_in else (FALLBACK,) * count
 
 
 _numbers = itertools.count()
@@ -501,6 +577,7 @@ def check(case: Case) -> int:
         config.patch(
             {
                 "enable_custom_op_fusion": case.fusion,
+                "defer_custom_op_choices": case.deferred,
                 "test_configs.force_no_impl_grouping": True,
                 # Another case's made-up times are no part of a cache key.
                 "fx_graph_cache": False,
@@ -509,15 +586,15 @@ def check(case: Case) -> int:
         torch._functorch.config.patch(enable_autograd_cache=False),
     ):
         compiled = torch.compile(case.model(op), fullgraph=True)
-        for i, size in enumerate(case.sizes()):
-            inputs = case.inputs(size, more=i % 2)
+        for i, sizes in enumerate(case.sizes()):
+            inputs = [x for size in sizes for x in case.inputs(size, more=i % 2)]
             for tensor in inputs:
                 mark_dynamic(case, tensor)
             with torch._dynamo.config.patch(error_on_recompile=i > 0):
                 result = compiled(*inputs)
-            winner = times.winner_at(case.dispatched(size))
-            expected = case.expected(op, winner)(*inputs)
-            assert_same(result, expected, f"at size {size}, winner {winner}")
+            winners = times.winners([case.dispatched(size) for size in sizes])
+            expected = case.expected(op, winners)(*inputs)
+            assert_same(result, expected, f"at {sizes}, winners {winners}")
     assert all("guards on a size" in w for w in warnings), warnings
     return len(warnings)
 
