@@ -19,6 +19,7 @@ from unittest import mock
 
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from torch._dynamo.utils import counters
 from torch._inductor.test_case import run_tests, TestCase
 
 import torch
@@ -28,6 +29,7 @@ from torch._inductor.kernel.custom_op import (
 )
 from torch._inductor.range_autotune import collectives
 from torch._inductor.range_autotune.measure import Failure, Timing
+from torch._inductor.range_autotune.numerics import NotCompared
 
 
 RANGES = [(0, 64), (64, math.inf)]
@@ -81,11 +83,31 @@ class TestAgreement(TestCase):
             self.assertEqual(collectives.common_to_all_ranks([0], (0, 1, 2)), [1, 2])
 
     def test_what_one_rank_has_against_a_candidate_all_have(self):
-        with self.gathered({}, {2: "differs"}, {2: "differs", 3: "broken"}):
+        no_memory = NotCompared("no memory")
+        mine = {0: None, 1: None, 2: None, 3: no_memory}
+        others = {0: None, 1: "wrong", 2: no_memory, 3: "differs"}
+        with self.gathered(mine, others, {**others, 1: "broken"}):
             self.assertEqual(
-                collectives.common_reasons({}, (0, 1, 2)),
-                {2: "on rank 1: differs", 3: "on rank 2: broken"},
+                collectives.common_comparisons(mine, (4, 5, 6)),
+                {
+                    0: None,
+                    1: "on rank 5: wrong",
+                    2: NotCompared("on rank 5: no memory"),
+                    3: "on rank 5: differs",
+                },
             )
+
+    def test_what_not_all_ranks_know_is_not_known(self):
+        for known in ((None, [1]), ([1], None), (None, None)):
+            with self.gathered(*known):
+                self.assertIsNone(collectives.known_to_all_ranks([1], (0, 1)))
+        with self.gathered([1], [2]):
+            self.assertEqual(collectives.known_to_all_ranks([2], (0, 1)), [1])
+
+    def test_topology(self):
+        self.addCleanup(collectives.topology.cache_clear)
+        with self.gathered("a", "b", "a", "b"):
+            self.assertEqual(collectives.topology((4, 5, 6, 7)), (4, 5, 4, 5))
 
     def test_the_first_rank_decides_what_ranks_see_in_different_ways(self):
         with self.gathered(128, 4):
@@ -334,7 +356,20 @@ def epilogue_outside(rank):
         return slow_rank(rank)
 
 
-SCENES = (contradicting_times, slow_rank, epilogue_outside)
+def measured_before(rank):
+    """The values, and the counters of two compilations of one model."""
+    op = reducing_op([in_two_steps, gathered])
+    compiled = torch.compile(functools.partial(model, op), dynamic=True)
+    found = []
+    for _ in range(2):
+        torch._dynamo.reset()
+        counters.clear()
+        values = compiled(torch.full((8, 4), rank + 1.0)).unique().tolist()
+        found.append((values, dict(counters["inductor"])))
+    return found
+
+
+SCENES = (contradicting_times, slow_rank, epilogue_outside, measured_before)
 
 
 def run_rank(rank, world_size, folder):
@@ -428,6 +463,14 @@ class TestTwoRanks(TestCase):
             self.assert_markers(values, below=3, above=4)
             before, _, behind = self.call_of(code).partition("if ")
             self.assertEqual((before + behind).count("cpp_fused"), 2)
+
+    def test_what_was_measured_before_is_not_measured_again(self):
+        for first, second in self.results(measured_before):
+            measured = "custom_op_candidate_timings"
+            self.assertGreater(first[1][measured], 0)
+            self.assertNotIn(measured, second[1])
+            self.assertNotIn("subgraph_modules_generated", second[1])
+            self.assertEqual(first[0], second[0])
 
     def call_of(self, code):
         """The code of the call itself, without that of the branches."""

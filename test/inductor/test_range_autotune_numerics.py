@@ -118,7 +118,7 @@ class TestCheck(TestCase):
         self.assertEqual(result, torch.full((64,), 2.0, device=DEVICE))
         self.assertExpectedInline(
             "\n".join(warnings),
-            """op: candidate 'wrong' is left out: output 0 differs from the op's by 0.5 of its largest value, allowed is 0.0001, at size None""",
+            """op: candidate 'wrong' is left out: output 0 differs from the op's by 0.5 of its largest value, allowed is 0.0001, at the model's sizes""",
         )
 
     def test_warn(self):
@@ -149,7 +149,7 @@ class TestCheck(TestCase):
         self.assertEqual(
             warnings,
             [
-                f"op: candidate '{name}'{out}: {reason}, at size None"
+                f"op: candidate '{name}'{out}: {reason}, at the model's sizes"
                 for name in ("wrong", "right")
             ],
         )

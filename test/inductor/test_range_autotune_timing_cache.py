@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import textwrap
@@ -29,10 +30,12 @@ from torch._inductor.range_autotune.call_site import CallSite, Slot
 from torch._inductor.range_autotune.candidates import TracedCandidate
 from torch._inductor.range_autotune.graph_text import SymbolNames
 from torch._inductor.range_autotune.measure import Failure, failure_of, Timing
+from torch._inductor.range_autotune.numerics import NotCompared
 from torch._inductor.range_autotune.registration import Candidate, TuningOptions
 from torch._inductor.range_autotune.timing_cache import (
     cache_key,
     candidate_text,
+    Entry,
     Environment,
     lookup,
     place_text,
@@ -43,7 +46,15 @@ from torch._inductor.range_autotune.timing_cache import (
 aten = torch.ops.aten
 ENVIRONMENT = Environment("torch", "system", ("gpu",), ("cpu",), 4, "config", ("high",))
 TIMES = {0: Timing(1.5, 0.25), 1: Failure("it does not run: no"), -1: Timing(3.0)}
+COMPARISONS = {0: None, 1: "it differs", -1: NotCompared("no memory")}
+FOUND = Entry(TIMES, COMPARISONS)
 TEXTS = {0: "zero", 1: "one", -1: "fallback"}
+
+
+def file_content(candidate):
+    """A file's, with what is kept of candidate zero."""
+    known = f'{{"zero": {candidate}}}'
+    return f'{{"format": 2, "too_large": null, "candidates": {known}}}'
 
 
 class CacheTestCase(TestCase):
@@ -63,32 +74,41 @@ class CacheTestCase(TestCase):
 class TestEntries(CacheTestCase):
     def test_what_is_stored_is_found(self):
         self.assertIsNone(lookup("here", TEXTS))
-        store("here", TEXTS, TIMES)
-        self.assertEqual(lookup("here", TEXTS), TIMES)
+        store("here", TEXTS, FOUND)
+        self.assertEqual(lookup("here", TEXTS), FOUND)
         self.assertIsNone(lookup("there", TEXTS))
         self.assertEqual(counters["inductor"]["custom_op_timing_cache_hit"], 1)
         self.assertEqual(counters["inductor"]["custom_op_timing_cache_miss"], 2)
 
+    def test_where_nothing_can_be_measured(self):
+        too_large = Entry(too_large="for 32 bits")
+        store("here", TEXTS, too_large)
+        self.assertEqual(lookup("here", TEXTS), too_large)
+        store("here", TEXTS, Entry())
+        self.assertIsNone(lookup("here", TEXTS))
+
     def test_indices_do_not_matter(self):
-        store("here", TEXTS, TIMES)
+        store("here", TEXTS, FOUND)
         self.assertEqual(
-            lookup("here", {7: "fallback", 3: "zero"}), {7: TIMES[-1], 3: TIMES[0]}
+            lookup("here", {7: "fallback", 3: "zero"}),
+            Entry({7: TIMES[-1], 3: TIMES[0]}, {7: COMPARISONS[-1], 3: COMPARISONS[0]}),
         )
 
     def test_one_missing_candidate_is_a_miss_of_all(self):
-        store("here", TEXTS, TIMES)
+        store("here", TEXTS, FOUND)
         self.assertIsNone(lookup("here", {**TEXTS, 2: "new"}))
 
     def test_times_of_two_runs_are_never_mixed(self):
-        store("here", TEXTS, TIMES)
-        store("here", {0: "zero", 2: "new"}, {0: Timing(9.0), 2: Timing(8.0)})
-        self.assertEqual(lookup("here", {0: "zero"}), {0: Timing(9.0)})
+        store("here", TEXTS, FOUND)
+        store("here", {0: "zero", 2: "new"}, Entry({0: Timing(9.0), 2: Timing(8.0)}))
+        self.assertEqual(lookup("here", {0: "zero"}), Entry({0: Timing(9.0)}))
         self.assertIsNone(lookup("here", TEXTS))
 
     def test_failures_that_may_pass_are_not_kept(self):
-        store("here", TEXTS, {**TIMES, 1: Failure("no memory", may_pass=True)})
+        no_memory = Failure("no memory", may_pass=True)
+        store("here", TEXTS, Entry({**TIMES, 1: no_memory}))
         self.assertIsNone(lookup("here", TEXTS))
-        self.assertEqual(lookup("here", {0: "zero"}), {0: TIMES[0]})
+        self.assertEqual(lookup("here", {0: "zero"}), Entry({0: TIMES[0]}))
 
     @parametrize(
         "error, may_pass",
@@ -110,65 +130,71 @@ class TestEntries(CacheTestCase):
         "content",
         (
             "",
-            '{"format": 1, "times"',
+            '{"format": 2, "candidates"',
             "[]",
             "null",
             "{}",
-            '{"format": 1}',
-            '{"format": 1, "times": []}',
+            '{"format": 2}',
+            '{"format": 2, "candidates": {"zero": {"ms": 1.0, "error": 0.0}}}',
+            '{"format": 2, "too_large": null, "candidates": []}',
             '{"format": 0, "times": {"zero": {"ms": 1.0, "error": 0.0}}}',
-            '{"format": 1, "times": {"zero": 1.0}}',
-            '{"format": 1, "times": {"zero": {"ms": 1.0}}}',
-            '{"format": 1, "times": {"zero": {"ms": "fast", "error": 0.0}}}',
-            '{"format": 1, "times": {"zero": {"ms": NaN, "error": 0.0}}}',
-            '{"format": 1, "times": {"zero": {"ms": -1.0, "error": 0.0}}}',
+            file_content("1.0"),
+            file_content('{"ms": 1.0}'),
+            file_content('{"ms": "fast", "error": 0.0}'),
+            file_content('{"ms": NaN, "error": 0.0}'),
+            file_content('{"ms": -1.0, "error": 0.0}'),
             "no UTF-8: \xff",
         ),
     )
     def test_a_bad_file_is_a_miss(self, content):
-        store("here", TEXTS, TIMES)
+        store("here", TEXTS, FOUND)
         (file,) = self.files()
         file.write_bytes(content.encode("latin-1"))
         self.assertIsNone(lookup("here", {0: "zero"}))
-        store("here", TEXTS, TIMES)
-        self.assertEqual(lookup("here", TEXTS), TIMES)
+        store("here", TEXTS, FOUND)
+        self.assertEqual(lookup("here", TEXTS), FOUND)
 
     def test_a_file_says_what_it_holds(self):
-        store("here", {0: "zero", 1: "one"}, TIMES)
+        store("here", TEXTS, FOUND)
         (file,) = self.files()
         self.assertEqual(
             json.loads(file.read_text()),
             {
-                "format": 1,
-                "times": {
-                    "zero": {"ms": 1.5, "error": 0.25},
-                    "one": {"failure": "it does not run: no"},
+                "format": 2,
+                "too_large": None,
+                "candidates": {
+                    "zero": {"ms": 1.5, "error": 0.25, "mismatch": None},
+                    "one": {
+                        "failure": "it does not run: no",
+                        "mismatch": "it differs",
+                    },
+                    "fallback": {"ms": 3.0, "error": 0.0, "not_compared": "no memory"},
                 },
             },
         )
 
     def test_writers_at_once(self):
         runs = [
-            {0: Timing(float(n)), 1: Timing(float(n)), -1: Timing(float(n))}
+            Entry({0: Timing(float(n)), 1: Timing(float(n)), -1: Timing(float(n))})
             for n in range(1, 9)
         ]
 
-        def write_and_read(times):
-            store("here", TEXTS, times)
+        def write_and_read(entry):
+            store("here", TEXTS, entry)
             return lookup("here", TEXTS)
 
         with ThreadPoolExecutor(8) as pool:
             found = [*pool.map(write_and_read, runs * 8)]
         self.assertEqual(len(found), 64)
-        for times in found:
-            self.assertIn(times, runs)
+        for entry in found:
+            self.assertIn(entry, runs)
         self.assertEqual(len(self.files()), 1)
 
     def test_a_folder_that_cannot_be_written(self):
         folder = pathlib.Path(timing_cache.cache_dir()) / "custom_op_timings"
         folder.write_text("a file in its place")
         with self.assertLogs(timing_cache.log, "INFO") as logged:
-            store("here", TEXTS, TIMES)
+            store("here", TEXTS, FOUND)
         self.assertIn("Measured times cannot be cached: ", logged.output[0])
         self.assertIsNone(lookup("here", TEXTS))
 
@@ -177,11 +203,11 @@ class TestEntries(CacheTestCase):
     )
     def test_switched_off(self, patch):
         with config.patch(patch):
-            store("here", TEXTS, TIMES)
+            store("here", TEXTS, FOUND)
             self.assertIsNone(lookup("here", TEXTS))
         self.assertEqual(self.files(), [])
         self.assertNotIn("custom_op_timing_cache_miss", counters["inductor"])
-        store("here", TEXTS, TIMES)
+        store("here", TEXTS, FOUND)
         with config.patch(patch):
             self.assertIsNone(lookup("here", TEXTS))
 
@@ -372,13 +398,13 @@ class TestPlaceText(SymbolicTestCase):
         site = CallSite(aten.abs.default, arguments, inputs)
         return site, [size, other]
 
-    def text(self, *args, options=None, at=None, **layout):
+    def text(self, *args, options=None, at=None, hosts=(), **layout):
         site, _ = self.site(*args, **layout)
         names = SymbolNames()
         site.layout_text(names)
         symbols = names.met
         values = dict(zip(symbols, at)) if at else dict.fromkeys(symbols, 64)
-        return place_text(site, options or TuningOptions(), values)
+        return place_text(site, options or TuningOptions(), values, hosts)
 
     def test_text(self):
         site, symbols = self.site()
@@ -413,8 +439,11 @@ v1 in VR[2, int_oo]""",
             self.text(size=[8, size], stride=[1, 8]),
             self.text(options=TuningOptions(benchmark_with_cudagraphs=True)),
             self.text(options=TuningOptions({"x": double})),
+            self.text(options=TuningOptions(numerics_check="drop")),
+            self.text(hosts=(0, 0)),
+            self.text(hosts=(0, 1)),
         }
-        self.assertEqual(len(texts), 9)
+        self.assertEqual(len(texts), 12)
 
     def test_none_where_content_is_unknown(self):
         lock = threading.Lock()
@@ -424,7 +453,7 @@ v1 in VR[2, int_oo]""",
 
 # Nothing in it needs a C++ compiler, which would take most of the time.
 MODEL = """
-    import json, math, torch
+    import json, math, sys, torch
     from torch._dynamo.utils import counters
     from torch._inductor.kernel.custom_op import *
     from torch._inductor.range_autotune import lowering
@@ -447,9 +476,15 @@ MODEL = """
 
     raises.register_fake(torch.empty_like)
 
-    impls = [torch.mm, lambda x, w: torch.mm(x, w), guards, fails]
+    def wrong(x, w):
+        return torch.mm(x, w.T)
+
+    impls = [torch.mm, lambda x, w: torch.mm(x, w), guards, fails, wrong]
     register_custom_op_autotuning(
-        op, configs=[CustomOpRangeConfig("x", 0, [(0, 64), (64, math.inf)], impls)]
+        op,
+        configs=[CustomOpRangeConfig("x", 0, [(0, 64), (64, math.inf)], impls)],
+        representative_sizes=[32, 100, 2**40],  # the last has no room in any memory
+        numerics_check=sys.argv[1],
     )
     winners = []
     decide = lowering.decide
@@ -462,38 +497,47 @@ MODEL = """
 
 
 class TestTwoProcesses(TestCase):
-    def compile(self, cache_dir):
-        """The winner table and the counters of a process that compiles the model."""
+    def compile(self, cache_dir, numerics_check):
+        """
+        The winner table and the counters of a process that compiles the model; its
+        warnings.
+        """
         env = {
             **os.environ,
             "TORCHINDUCTOR_CACHE_DIR": cache_dir,
             "TORCHINDUCTOR_FX_GRAPH_CACHE": "0",
         }
         done = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(MODEL)],
+            [sys.executable, "-c", textwrap.dedent(MODEL), numerics_check],
             env=env,
             capture_output=True,
             text=True,
         )
         self.assertEqual(done.returncode, 0, msg=done.stderr)
-        return json.loads(done.stdout.splitlines()[-1])
+        warnings = re.findall(r"candidate '.*", done.stderr)
+        return *json.loads(done.stdout.splitlines()[-1]), warnings
 
-    def test_the_second_measures_nothing(self):
+    @parametrize("check", ("off", "warn", "drop"))
+    def test_the_second_measures_nothing(self, check):
         with fresh_cache():
             cache_dir = timing_cache.cache_dir()
-            winners, first = self.compile(cache_dir)
-            again, second = self.compile(cache_dir)
+            winners, first, warnings = self.compile(cache_dir, check)
+            again, second, warnings_again = self.compile(cache_dir, check)
         self.assertGreater(first["custom_op_candidate_timings"], 0)
         self.assertEqual(winners, again)
         for count in (
             "custom_op_candidate_timings",
-            "custom_op_timing_cache_miss",
             "subgraph_modules_generated",
             "subgraph_module_loads",
         ):
             self.assertGreater(first[count], 0)
             self.assertNotIn(count, second)
         self.assertGreater(second["custom_op_timing_cache_hit"], 0)
+        self.assertLessEqual({*warnings_again}, {*warnings})
+        self.assertEqual("'wrong'" in str(warnings_again), check != "off")
+
+
+instantiate_parametrized_tests(TestTwoProcesses)
 
 
 if __name__ == "__main__":

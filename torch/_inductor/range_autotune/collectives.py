@@ -8,9 +8,11 @@ before a candidate is run, and on times before a winner is chosen.
 from __future__ import annotations
 
 import collections
+import functools
 import math
 import pickle
 import re
+import socket
 import statistics
 import time
 from typing import Any, TYPE_CHECKING
@@ -25,6 +27,7 @@ from .. import config
 from ..utils import is_collective_op
 from .cache_key import content_text, Unhashable
 from .measure import CACHE_BYTES, Failure, failure_of, Timing
+from .numerics import NotCompared
 from .signatures import argument_names
 
 
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from .measure import Times
+    from .numerics import Comparison
 
     Runner = Callable[[], Any]
     Ranks = tuple[int, ...]
@@ -135,13 +139,43 @@ def common_to_all_ranks(indices: Iterable[int], ranks: Ranks) -> list[int]:
     return sorted(set(gathered[0]).intersection(*gathered[1:]))
 
 
-def common_reasons(reasons: Mapping[int, str], ranks: Ranks) -> dict[int, str]:
-    """What any of the ranks has against candidates, by index; the same on every rank."""
-    found: dict[int, str] = {}
-    for rank, theirs in zip(ranks, _gather(dict(reasons), ranks)):
-        for index, reason in theirs.items():
-            found.setdefault(index, f"on rank {rank}: {reason}")
+def common_comparisons(
+    mine: Mapping[int, Comparison], ranks: Ranks
+) -> dict[int, Comparison]:
+    """
+    How candidates' results differ from the op's, on any of the ranks.
+
+    Args:
+        mine: by index; the same indices on every rank.
+
+    Returns:
+        The same on every rank; who was not compared on one was not compared.
+    """
+    of_ranks = [*zip(ranks, _gather(dict(mine), ranks))]
+    found: dict[int, Comparison] = {}
+    for index in mine:
+        results = [(rank, theirs[index]) for rank, theirs in of_ranks]
+        wrong = [f"on rank {rank}: {r}" for rank, r in results if isinstance(r, str)]
+        missing = [
+            NotCompared(f"on rank {rank}: {r.reason}")
+            for rank, r in results
+            if isinstance(r, NotCompared)
+        ]
+        found[index] = next(iter((*wrong, *missing)), None)
     return found
+
+
+def known_to_all_ranks(mine: Any, ranks: Ranks) -> Any:
+    """The first rank's value if every rank has one, else None."""
+    of_ranks = _gather(mine, ranks)
+    return None if None in of_ranks else of_ranks[0]
+
+
+@functools.cache
+def topology(ranks: Ranks) -> tuple[int, ...]:
+    """For each of the ranks the first one on the same host; the same on every rank."""
+    hosts = _gather(socket.gethostname(), ranks)
+    return tuple(ranks[hosts.index(host)] for host in hosts)
 
 
 def time_in_step(

@@ -11,9 +11,10 @@ from typing import Any, TYPE_CHECKING
 from torch.fx import GraphModule
 
 from ..virtualized import V
-from .candidates import FALLBACK_INDEX, one_line, TracedCandidate
+from .candidates import FALLBACK_INDEX, TracedCandidate
 from .inputs import is_about_index_width
 from .limits import call_within, fulfil, LimitedExecutor, time_limit_s
+from .measure import Failure, failure_of
 from .subgraph_module import generate_module, SubgraphModule
 from .threads import autotune_threads, loads_in_any_thread
 
@@ -78,7 +79,7 @@ def wait(tuning: Tuning, done: Callable[[str], None]) -> None:
     """
     for index, load in tuning.loads.items():
         if error := load.exception():
-            tuning.reject(index, f"it does not compile: {one_line(error)}")
+            tuning.reject(index, failure_of(error).of("it does not compile"))
         done("compiled")
     tuning.loads.clear()
 
@@ -119,11 +120,11 @@ def _generate(
             traced.candidate.config_patches,
         )
     except Exception as e:
-        tuning.reject(index, f"it does not compile: {one_line(e)}")
+        tuning.reject(index, failure_of(e).of("it does not compile"))
         return None
     guards = [c for c in module.conditions if not is_about_index_width(c)]
     if guards and index != FALLBACK_INDEX:
-        tuning.reject(index, f"its code guards on a size: {guards[0]}")
+        tuning.reject(index, Failure(f"its code guards on a size: {guards[0]}"))
         return None
     return module
 

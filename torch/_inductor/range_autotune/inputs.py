@@ -311,6 +311,15 @@ def _generated(
     return wanted
 
 
+def have_memory(site: CallSite, point: SizePoint) -> bool:
+    """Whether the inputs take no more than the memory at hand."""
+    try:
+        _check_memory(site, point.values)
+    except MemoryError:
+        return False
+    return True
+
+
 def _check_memory(site: CallSite, values: Values) -> None:
     needed: dict[torch.device, int] = {}
     for node in site.inputs:

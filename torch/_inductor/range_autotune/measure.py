@@ -78,6 +78,10 @@ class Failure:
     reason: str
     may_pass: bool = False
 
+    def of(self, what: str) -> Failure:
+        """The same, saying what failed."""
+        return dataclasses.replace(self, reason=f"{what}: {self.reason}")
+
 
 Times = dict[int, "Timing | Failure"]
 
@@ -128,7 +132,7 @@ def time_candidates(
     return {**timings, **failures}
 
 
-def failure_of(error: Exception) -> Failure:
+def failure_of(error: BaseException) -> Failure:
     """What a candidate raised, as a value; nothing of the candidate is kept alive by it."""
     reason = one_line(error)
     if is_out_of_memory(error):

@@ -35,6 +35,10 @@ class NotCompared:
     reason: str
 
 
+# What is wrong with a candidate's results; None if nothing.
+Comparison = str | NotCompared | None
+
+
 def allowed_difference(dtype: torch.dtype) -> float:
     """Relative to the largest value of the expected tensor; 0 for integers and bools."""
     if not (dtype.is_floating_point or dtype.is_complex):

@@ -13,16 +13,24 @@ from . import compiling
 from .candidates import FALLBACK_INDEX, one_line
 from .collectives import (
     as_on_first_rank,
-    common_reasons,
+    common_comparisons,
     common_to_all_ranks,
+    known_to_all_ranks,
     time_in_step,
 )
-from .inputs import hint_point, make_inputs, may_hold, point_for_size, SizePoint
+from .inputs import (
+    have_memory,
+    hint_point,
+    make_inputs,
+    may_hold,
+    point_for_size,
+    SizePoint,
+)
 from .limits import call_within, is_out_of_memory, time_limit_s
 from .measure import Failure, RangeTimes, time_candidates, Times
 from .numerics import find_mismatch, NotCompared
 from .ranges import DimRange, representative_sizes
-from .timing_cache import candidate_text, lookup, place_text, store
+from .timing_cache import candidate_text, Entry, lookup, place_text, store
 from .trial import try_in_process
 from .tuning import LEFT_OUT_ELSEWHERE
 from .tuning_progress import tuning_progress
@@ -31,6 +39,7 @@ from .tuning_progress import tuning_progress
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from .numerics import Comparison
     from .subgraph_module import SubgraphModule
     from .tuning import Round, Tuning
 
@@ -41,25 +50,88 @@ log = logging.getLogger("torch._inductor.kernel.custom_op")
 
 def measure_rounds(tuning: Tuning) -> None:
     """Compiles and times the candidates, range by range; keeps the times."""
-    points = [_points(tuning, competing.possible) for competing in tuning.rounds]
-    measured: dict[tuple[int, int | None], Times] = {}
+    points = _points_of_rounds(tuning)
+    found: dict[tuple[int, int | None], Entry] = {}
     steps = len(tuning.loads) + sum(map(len, points))
     with tuning_progress(tuning.name, steps) as progress:
         compiling.wait(tuning, progress.done)
         for number, point in _in_order(tuning, points):
             competing = tuning.rounds[number]
-            times = _measure_point(tuning, competing, point)
-            if times is not None:
-                measured[number, point.size] = times
-                _remember(tuning, competing, point, times)
+            entry = _measure_point(tuning, competing, point)
+            _remember(tuning, competing, point, entry)
+            found[number, point.size] = entry
             progress.done(f"{competing.sizes} at {point.size}")
+    entries = [[found[i, p.size] for p in row] for i, row in enumerate(points)]
+    _conclude(tuning, points, entries)
+
+
+def recall(tuning: Tuning) -> bool:
+    """
+    Finds what an earlier process found out, if that is all that there is to find out.
+
+    Candidates that failed there are out here, too.
+    """
+    points = _points_of_rounds(tuning)
+    entries = _known_entries(tuning, points)
+    if tuning.ranks:
+        entries = known_to_all_ranks(entries, tuning.ranks)
+    if entries is None:
+        return False
+    for number, point in _in_order(tuning, points):
+        entry = entries[number][points[number].index(point)]
+        _judge(tuning, entry.comparisons, point)
+        _reject_failures(tuning, entry.times, tuning.rounds[number].sizes)
+    _conclude(tuning, points, entries)
+    return True
+
+
+def _known_entries(
+    tuning: Tuning, points: Sequence[Sequence[SizePoint]]
+) -> list[list[Entry]] | None:
+    """What the timing cache has for each point, if it has all."""
+    entries: list[list[Entry]] = []
+    for competing, row in zip(tuning.rounds, points):
+        entries.append([])
+        for point in row:
+            entry = _known_entry(tuning, competing, point)
+            if entry is None:
+                return None
+            entries[-1].append(entry)
+    return entries
+
+
+def _known_entry(tuning: Tuning, competing: Round, point: SizePoint) -> Entry | None:
+    place, texts = _cache_entry(tuning, competing, point)
+    if place is None:
+        return None
+    known = lookup(place, texts)
+    if known is None and not have_memory(tuning.site, point):
+        return Entry()
+    return known
+
+
+def _conclude(
+    tuning: Tuning,
+    points: Sequence[Sequence[SizePoint]],
+    entries: Sequence[Sequence[Entry]],
+) -> None:
+    """Keeps the times of those that have not failed in any range."""
     _object_to_uncompared(tuning)
-    rows = []
-    for number, competing in enumerate(tuning.rounds):
-        keys = [(number, point.size) for point in points[number]]
-        at = {key[1]: measured[key] for key in keys if key in measured}
-        rows.append(RangeTimes(competing.sizes, at))
-    tuning.measured = _without_rejected(tuning, rows)
+
+    def times_of(entry: Entry) -> Times:
+        return {i: t for i, t in entry.times.items() if i in tuning.traced}
+
+    tuning.measured = [
+        RangeTimes(
+            competing.sizes,
+            {p.size: times for p, e in zip(row, known) if (times := times_of(e))},
+        )
+        for competing, row, known in zip(tuning.rounds, points, entries)
+    ]
+
+
+def _points_of_rounds(tuning: Tuning) -> list[list[SizePoint]]:
+    return [_points(tuning, competing.possible) for competing in tuning.rounds]
 
 
 def _in_order(
@@ -85,64 +157,26 @@ def _in_order(
     return sorted(numbered, key=distance)
 
 
-def recall(tuning: Tuning) -> bool:
-    """
-    Finds the times of an earlier process, if it measured all that is to be measured here.
-
-    Candidates that failed there are out here, too.
-    """
-    rows = []
-    for competing in tuning.rounds:
-        times: dict[int | None, Times] = {}
-        for point in _points(tuning, competing.possible):
-            place, texts = _cache_entry(tuning, competing, point)
-            known = None if place is None else lookup(place, texts)
-            if known is None:
-                return False
-            times[point.size] = known
-        rows.append(RangeTimes(competing.sizes, times))
-    for row in rows:
-        for at_point in row.at.values():
-            _reject_failures(tuning, at_point, row.sizes)
-    tuning.measured = _without_rejected(tuning, rows)
-    return True
-
-
 def _reject_failures(tuning: Tuning, times: Times, sizes: DimRange) -> None:
     for index, result in times.items():
         if isinstance(result, Failure) and index not in tuning.rejected:
-            tuning.reject(index, result.reason, str(sizes))
+            tuning.reject(index, result, str(sizes))
 
 
-def _without_rejected(tuning: Tuning, rows: Sequence[RangeTimes]) -> list[RangeTimes]:
-    """What failed in one range must win in none."""
-    return [
-        RangeTimes(
-            row.sizes,
-            {
-                size: {index: t for index, t in times.items() if index in tuning.traced}
-                for size, times in row.at.items()
-            },
-        )
-        for row in rows
-    ]
-
-
-def _remember(tuning: Tuning, competing: Round, point: SizePoint, times: Times) -> None:
+def _remember(tuning: Tuning, competing: Round, point: SizePoint, entry: Entry) -> None:
     """For later processes; candidates that are out by now are out there, too."""
+    if not (entry.times or entry.too_large or tuning.rejected):
+        return
     place, texts = _cache_entry(tuning, competing, point)
     if place is not None:
-        out = {index: Failure(reason) for index, reason in tuning.rejected.items()}
-        store(place, texts, {**out, **times})
+        times = {**tuning.rejected, **entry.times}
+        store(place, texts, dataclasses.replace(entry, times=times))
 
 
 def _cache_entry(
     tuning: Tuning, competing: Round, point: SizePoint
 ) -> tuple[str | None, dict[int, str]]:
     """The timing cache's names for a place and those who compete there."""
-    options = tuning.registration.options
-    if tuning.ranks or options.numerics_check != "off":
-        return None, {}
     texts: dict[int, str] = {}
     for index in {*tuning.texts, *tuning.traced}:
         if not tuning.enters(index, competing):
@@ -155,25 +189,40 @@ def _cache_entry(
         if text is None:
             return None, {}
         texts[index] = text
-    return place_text(tuning.site, options, point.values), texts
+    options = tuning.registration.options
+    return place_text(tuning.site, options, point.values, tuning.hosts), texts
 
 
-def _measure_point(tuning: Tuning, competing: Round, point: SizePoint) -> Times | None:
-    """Those that fail are out of all ranges; None where nothing can be measured."""
-    runners = _on_all_ranks(tuning, _runners(tuning, competing, point))
+def _measure_point(tuning: Tuning, competing: Round, point: SizePoint) -> Entry:
+    """Those that fail are out of all ranges."""
+    reason = _too_large(tuning, point)
+    if reason:
+        log.info("%s: size %s is not measured: %s", tuning.name, point.size, reason)
+    mine = {} if reason else _runners(tuning, competing, point)
+    runners = _on_all_ranks(tuning, mine)
     if not runners:
-        return None
-    _check_numerics(tuning, runners, point)
+        return Entry(too_large=reason)
+    comparisons = _compare(tuning, runners)
+    _judge(tuning, comparisons, point)
+    for index in tuning.rejected:
+        runners.pop(index, None)
     if not tuning.fallback_competes:
         runners.pop(FALLBACK_INDEX, None)
     times: Times = {
-        index: dataclasses.replace(result, reason=f"it does not run: {result.reason}")
-        if isinstance(result, Failure)
-        else result
+        index: result.of("it does not run") if isinstance(result, Failure) else result
         for index, result in _times(tuning, runners).items()
     }
     _reject_failures(tuning, times, competing.sizes)
-    return times
+    return Entry(times, comparisons)
+
+
+def _too_large(tuning: Tuning, point: SizePoint) -> str | None:
+    """Whether the candidates' code, which has 32 bits for an index, ends below a size."""
+    for module in tuning.modules.values():
+        for condition in module.conditions:
+            if not may_hold(condition, point.values):
+                return f"it is too large for code with {condition}"
+    return None
 
 
 def _on_all_ranks(tuning: Tuning, runners: Runners) -> Runners:
@@ -212,10 +261,6 @@ def _points(tuning: Tuning, sizes: DimRange) -> list[SizePoint]:
 
 def _runners(tuning: Tuning, competing: Round, point: SizePoint) -> Runners:
     """One call of each candidate at a size, none if it needs more memory than there is."""
-    for module in tuning.modules.values():
-        if not all(may_hold(c, point.values) for c in module.conditions):
-            log.info("%s: size %s is too large to measure", tuning.name, point.size)
-            return {}
     try:
         _reject_in_process(tuning, competing, point)
         inputs = make_inputs(
@@ -253,16 +298,25 @@ def _reject_in_process(tuning: Tuning, competing: Round, point: SizePoint) -> No
     gen_fns = tuning.registration.options.input_gen_fns
     reasons = try_in_process(modules, tuning.site, point, gen_fns, time_limit_s())
     for index, reason in reasons.items():
-        tuning.reject(index, reason, str(competing.sizes))
+        tuning.reject(index, Failure(reason), str(competing.sizes))
 
 
-def _check_numerics(tuning: Tuning, runners: Runners, point: SizePoint) -> None:
-    """Compares with the op itself; takes those that differ out, if asked to."""
+def _compare(tuning: Tuning, runners: Runners) -> Mapping[int, Comparison]:
+    """With the op itself, if asked to; the same on every rank."""
     if tuning.registration.options.numerics_check == "off":
-        return
-    where = f"at size {point.size}"
+        return {}
     found = _comparisons(runners)
-    for index, result in found.items():
+    return common_comparisons(found, tuning.ranks) if tuning.ranks else found
+
+
+def _judge(
+    tuning: Tuning, comparisons: Mapping[int, Comparison], point: SizePoint
+) -> None:
+    """Takes those that differ from the op itself out, or warns of them."""
+    where = "at the model's sizes" if point.size is None else f"at size {point.size}"
+    for index, result in comparisons.items():
+        if index not in tuning.traced:
+            continue
         if isinstance(result, NotCompared):
             tuning.not_compared[index] = f"{result.reason}, {where}"
             log.info(
@@ -272,16 +326,13 @@ def _check_numerics(tuning: Tuning, runners: Runners, point: SizePoint) -> None:
                 where,
                 result.reason,
             )
-        else:
-            tuning.compared.add(index)
-    wrong = {i: f"{m}, {where}" for i, m in found.items() if isinstance(m, str)}
-    for index, reason in _of_all_ranks(tuning, wrong).items():
-        _object_to(tuning, index, reason)
-        if index not in tuning.traced:
-            runners.pop(index, None)
+            continue
+        tuning.compared.add(index)
+        if result is not None:
+            _object_to(tuning, index, f"{result}, {where}")
 
 
-def _comparisons(runners: Runners) -> dict[int, str | NotCompared | None]:
+def _comparisons(runners: Runners) -> dict[int, Comparison]:
     """How each candidate's results differ from those of the op itself; None for not."""
     others = [index for index in runners if index != FALLBACK_INDEX]
     call = functools.partial(call_within, time_limit_s(), "a call of it")
@@ -292,7 +343,7 @@ def _comparisons(runners: Runners) -> dict[int, str | NotCompared | None]:
     except Exception as e:
         problem = NotCompared(f"the op itself does not run: {one_line(e)}")
         return dict.fromkeys(others, problem)
-    found: dict[int, str | NotCompared | None] = {}
+    found: dict[int, Comparison] = {}
     for index in others:
         try:
             found[index] = find_mismatch(call(runners[index]), expected)
@@ -306,17 +357,9 @@ def _object_to_uncompared(tuning: Tuning) -> None:
     A comparison takes more memory than a call, so that the largest sizes may go without;
     but who was compared at no size has not passed.
     """
-    never = {
-        index: f"it could not be compared with the op: {reason}"
-        for index, reason in tuning.not_compared.items()
-        if index in tuning.traced and index not in tuning.compared
-    }
-    for index, reason in _of_all_ranks(tuning, never).items():
-        _object_to(tuning, index, reason)
-
-
-def _of_all_ranks(tuning: Tuning, reasons: dict[int, str]) -> dict[int, str]:
-    return common_reasons(reasons, tuning.ranks) if tuning.ranks else reasons
+    for index, reason in tuning.not_compared.items():
+        if index not in tuning.compared:
+            _object_to(tuning, index, f"it could not be compared with the op: {reason}")
 
 
 def _object_to(tuning: Tuning, index: int, reason: str) -> None:
@@ -324,7 +367,7 @@ def _object_to(tuning: Tuning, index: int, reason: str) -> None:
     if index not in tuning.traced:
         return
     if tuning.registration.options.numerics_check == "drop":
-        tuning.reject(index, reason)
+        tuning.reject(index, Failure(reason))
     else:
         name = tuning.traced[index].name
         log.warning("%s: candidate '%s': %s", tuning.name, name, reason)

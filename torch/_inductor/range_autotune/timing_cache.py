@@ -1,9 +1,9 @@
 """
 Measured times that survive the process, in Inductor's local cache directory.
 
-An entry holds the times of all candidates that were measured together at one place: one
-call site at concrete sizes. They are used together too, since times of different runs
-cannot be compared. ``torch._inductor.config.autotune_local_cache`` switches it off, and
+An entry holds what was found out about all candidates that were measured together at one
+place: one call site at concrete sizes. It is used together too, since times of different
+runs cannot be compared. ``torch._inductor.config.autotune_local_cache`` switches it off, and
 ``force_disable_caches`` every cache.
 
 Whatever is wrong with an entry, it counts as not there; whatever keeps one from being
@@ -30,6 +30,7 @@ from ..runtime.cache_dir_utils import cache_dir
 from .cache_key import content_digest, digest, Unhashable
 from .graph_text import graph_text, SymbolNames
 from .measure import Failure, Timing
+from .numerics import NotCompared
 
 
 if TYPE_CHECKING:
@@ -39,14 +40,31 @@ if TYPE_CHECKING:
     from .candidates import TracedCandidate
     from .inputs import Values
     from .measure import Times
+    from .numerics import Comparison
     from .registration import TuningOptions
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
 _FOLDER = "custom_op_timings"
 # Of what a file holds; another number makes all older files misses.
-_FORMAT = 1
+_FORMAT = 2
 _CPU_INFO = pathlib.Path("/proc/cpuinfo")  # Linux has it
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """
+    What was found out about candidates at one place, by index.
+
+    Args:
+        times: empty where nothing could be measured.
+        comparisons: with the op's results, if they were asked for.
+        too_large: why nothing can be measured there, by whatever process.
+    """
+
+    times: Times = dataclasses.field(default_factory=dict)
+    comparisons: Mapping[int, Comparison] = dataclasses.field(default_factory=dict)
+    too_large: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,19 +154,32 @@ def cache_key(place: str, environment: Environment) -> str:
     return digest((_FORMAT, place, dataclasses.astuple(environment)))
 
 
-def place_text(site: CallSite, options: TuningOptions, values: Values) -> str | None:
+def place_text(
+    site: CallSite,
+    options: TuningOptions,
+    values: Values,
+    hosts: tuple[int, ...] = (),
+) -> str | None:
     """
     Where candidates are measured: the call site, its concrete sizes, and how.
 
     Args:
         values: for each of the call site's symbols.
+        hosts: for each rank that measures in step the first one on its host.
 
     Returns:
         None if something in it has no content that could be compared.
     """
     names = SymbolNames()
     try:
-        how = content_digest((options.input_gen_fns, options.benchmark_with_cudagraphs))
+        how = content_digest(
+            (
+                options.input_gen_fns,
+                options.benchmark_with_cudagraphs,
+                options.numerics_check,
+                hosts,
+            )
+        )
         layout = site.layout_text(names)
     except Unhashable as e:
         log.debug("No times of %s are cached: %s", site.op, e)
@@ -175,9 +206,9 @@ def candidate_text(traced: TracedCandidate) -> str | None:
         return None
 
 
-def lookup(place: str, candidates: Mapping[int, str]) -> Times | None:
+def lookup(place: str, candidates: Mapping[int, str]) -> Entry | None:
     """
-    The times of candidates that were measured together.
+    What was found out about candidates that were measured together.
 
     Args:
         place: as ``place_text`` gives it.
@@ -189,30 +220,23 @@ def lookup(place: str, candidates: Mapping[int, str]) -> Times | None:
     path = _path(place)
     if path is None:
         return None
-    entry = _read(path)
-    found = {i: entry[text] for i, text in candidates.items() if text in entry}
-    hit = len(found) == len(candidates)
-    counters["inductor"][f"custom_op_timing_cache_{'hit' if hit else 'miss'}"] += 1
-    return found if hit else None
+    entry = _read(path, candidates)
+    counters["inductor"][f"custom_op_timing_cache_{'hit' if entry else 'miss'}"] += 1
+    return entry
 
 
-def store(place: str, candidates: Mapping[int, str], times: Times) -> None:
+def store(place: str, candidates: Mapping[int, str], entry: Entry) -> None:
     """
-    Keeps times that were measured together, in place of those from an earlier run.
+    Keeps what was found out together, in place of what an earlier run did.
 
     Failures that may pass are left out, so that these candidates are measured again.
     """
     path = _path(place)
     if path is None:
         return
-    entry = {
-        text: _to_json(times[index])
-        for index, text in candidates.items()
-        if index in times and not _may_pass(times[index])
-    }
     from ..codecache import write_atomic
 
-    content = json.dumps({"format": _FORMAT, "times": entry}, indent=1)
+    content = json.dumps(_to_json(entry, candidates), indent=1)
     try:
         write_atomic(str(path), content, make_dirs=True)
     except OSError as e:
@@ -231,31 +255,71 @@ def _path(place: str) -> pathlib.Path | None:
     return pathlib.Path(cache_dir()) / _FOLDER / key[:2] / f"{key}.json"
 
 
-def _may_pass(time: Timing | Failure) -> bool:
-    return isinstance(time, Failure) and time.may_pass
+def _to_json(entry: Entry, candidates: Mapping[int, str]) -> dict[str, Any]:
+    known = {
+        text: {
+            **_time_to_json(entry.times.get(index)),
+            **_comparison_to_json(entry, index),
+        }
+        for index, text in candidates.items()
+        if _lasts(entry, index)
+    }
+    return {"format": _FORMAT, "too_large": entry.too_large, "candidates": known}
 
 
-def _read(path: pathlib.Path) -> dict[str, Timing | Failure]:
-    """What a file holds; nothing if it is not there or not as it should be."""
+def _lasts(entry: Entry, index: int) -> bool:
+    """Whether another process would find out the same."""
+    time = entry.times.get(index)
+    if time is None:
+        return entry.too_large is not None
+    return not (isinstance(time, Failure) and time.may_pass)
+
+
+def _time_to_json(time: Timing | Failure | None) -> dict[str, Any]:
+    if isinstance(time, Timing):
+        return {"ms": time.ms, "error": time.error}
+    return {} if time is None else {"failure": time.reason}
+
+
+def _comparison_to_json(entry: Entry, index: int) -> dict[str, Any]:
+    if index not in entry.comparisons:
+        return {}
+    result = entry.comparisons[index]
+    if isinstance(result, NotCompared):
+        return {"not_compared": result.reason}
+    return {"mismatch": result}
+
+
+def _read(path: pathlib.Path, candidates: Mapping[int, str]) -> Entry | None:
+    """What a file holds of candidates; None unless it is there and has all of them."""
     try:
         content = json.loads(path.read_text())
         if content["format"] != _FORMAT:
-            return {}
-        return {text: _from_json(time) for text, time in content["times"].items()}
+            return None
+        saved = {i: content["candidates"][text] for i, text in candidates.items()}
+        times = {i: _time_from_json(known) for i, known in saved.items()}
+        return Entry(
+            {i: time for i, time in times.items() if time is not None},
+            {i: c for i, known in saved.items() for c in _comparisons_from_json(known)},
+            content["too_large"],
+        )
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return {}
+        return None
 
 
-def _to_json(time: Timing | Failure) -> dict[str, Any]:
-    if isinstance(time, Failure):
-        return {"failure": time.reason}
-    return {"ms": time.ms, "error": time.error}
-
-
-def _from_json(time: dict[str, Any]) -> Timing | Failure:
-    if "failure" in time:
-        return Failure(str(time["failure"]))
-    timing = Timing(float(time["ms"]), float(time["error"]))
+def _time_from_json(saved: Mapping[str, Any]) -> Timing | Failure | None:
+    if "failure" in saved:
+        return Failure(str(saved["failure"]))
+    if "ms" not in saved:
+        return None
+    timing = Timing(float(saved["ms"]), float(saved["error"]))
     if not (math.isfinite(timing.ms) and timing.ms >= 0 and timing.error >= 0):
         raise ValueError(f"{timing} is no time")
     return timing
+
+
+def _comparisons_from_json(saved: Mapping[str, Any]) -> list[Comparison]:
+    """None or one."""
+    if "not_compared" in saved:
+        return [NotCompared(str(saved["not_compared"]))]
+    return [saved["mismatch"]] if "mismatch" in saved else []

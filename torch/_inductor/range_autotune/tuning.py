@@ -25,8 +25,15 @@ from .candidates import (
     trace_plain,
     TracedCandidate,
 )
-from .collectives import can_measure, common_to_all_ranks, has_collective, ranks_of
+from .collectives import (
+    can_measure,
+    common_to_all_ranks,
+    has_collective,
+    ranks_of,
+    topology,
+)
 from .inputs import size_bounds
+from .measure import Failure
 from .ranges import ANY_SIZE, DimRange
 from .registration import Contest, make_contest, Registration
 from .report import warn_left_out
@@ -44,7 +51,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
-LEFT_OUT_ELSEWHERE = "another rank has left it out"
+LEFT_OUT_ELSEWHERE = Failure("another rank has left it out")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +80,7 @@ class Tuning:
         bounds: the values that ``size`` can have.
         traced: the candidates still in, by index.
         ranks: those that measure in step and take one decision; None for this one alone.
+        hosts: for each of the ranks the first one on its host.
         modules: what they are measured by.
         loads: of the modules, under way or done.
         rejected: who is out by now, and why.
@@ -96,9 +104,10 @@ class Tuning:
     rounds: tuple[Round, ...]
     traced: dict[int, TracedCandidate]
     ranks: tuple[int, ...] | None = None
+    hosts: tuple[int, ...] = ()
     modules: dict[int, SubgraphModule] = dataclasses.field(default_factory=dict)
     loads: dict[int, Future[Any]] = dataclasses.field(default_factory=dict)
-    rejected: dict[int, str] = dataclasses.field(default_factory=dict)
+    rejected: dict[int, Failure] = dataclasses.field(default_factory=dict)
     apart: dict[int, int] = dataclasses.field(default_factory=dict)
     compared: set[int] = dataclasses.field(default_factory=set)
     not_compared: dict[int, str] = dataclasses.field(default_factory=dict)
@@ -139,7 +148,7 @@ class Tuning:
         everywhere = fused in (FALLBACK_INDEX, PLAIN_INDEX)
         return everywhere or fused in competing.candidates
 
-    def reject(self, index: int, reason: str, where: str = "") -> None:
+    def reject(self, index: int, failure: Failure, where: str = "") -> None:
         """
         Takes a candidate out of all ranges and says so once.
 
@@ -147,7 +156,7 @@ class Tuning:
         its plain lowering or for neighbours apart, which go without a word.
         """
         self.modules.pop(index, None)
-        self.rejected[index] = reason
+        self.rejected[index] = failure
         if index == FALLBACK_INDEX:
             candidate = self.traced[index].candidate
         elif index in self.traced:
@@ -155,7 +164,8 @@ class Tuning:
         else:
             return
         if index != PLAIN_INDEX and index not in self.apart:
-            warn_left_out(self.registration, Rejection(candidate, reason), where)
+            rejection = Rejection(candidate, failure.reason)
+            warn_left_out(self.registration, rejection, where)
 
 
 def prepare(registration: Registration, site: CallSite) -> Tuning:
@@ -197,6 +207,7 @@ def _agree_with_ranks(tuning: Tuning, fallback: TracedCandidate) -> None:
     if not (tuning.registration.mentions_collective or has_collective(graphs)):
         return
     tuning.ranks = ranks_of(graphs)
+    tuning.hosts = topology(tuning.ranks)
     common = common_to_all_ranks(tuning.traced, tuning.ranks)
     for index in tuning.traced.keys() - common:
         tuning.reject(index, LEFT_OUT_ELSEWHERE)
