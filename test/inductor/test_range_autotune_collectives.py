@@ -139,10 +139,25 @@ class TestAgreement(TestCase):
             raise RuntimeError("broken")
 
         runners = {0: lambda: None, 1: broken, 2: lambda: None}
-        samples = collectives._take_samples(runners, torch.device("cpu"), 3, 2)
+        samplers = dict.fromkeys(runners, collectives._sample_on_cpu)
+        samples = collectives._take_samples(runners, samplers, 3, 2)
         self.assertEqual(len(samples[0]), 1)
         self.assertEqual(samples[1], Failure("RuntimeError: broken"))
         self.assertEqual(samples[2], [])
+
+    def test_who_calls_python_is_charged_the_host_s_time(self):
+        def sampler(device, with_host=False):
+            return lambda run, calls: 3.0 if with_host else 1.0
+
+        runners = dict.fromkeys((0, 1), lambda: None)
+        with (
+            mock.patch.object(collectives, "_gather", lambda value, ranks: [value]),
+            mock.patch.object(collectives, "_sampler", sampler),
+        ):
+            times = collectives.time_in_step(
+                runners, torch.device("cpu"), (0,), calling_python=[1]
+            )
+        self.assertEqual(times, {0: Timing(1.0), 1: Timing(3.0)})
 
     def test_names_tell_collectives(self):
         def functional(x):
@@ -284,10 +299,10 @@ def made_up_times(*tables):
     """
     take_samples = collectives._take_samples
 
-    def made_up_samples(runners, device, rounds, calls):
+    def made_up_samples(runners, samplers, rounds, calls):
         rows = next(iter(runners.values()))()[0].shape[0]
         of_rank = tables[rows >= 64][dist.get_rank()]
-        samples = take_samples(runners, device, rounds, calls)
+        samples = take_samples(runners, samplers, rounds, calls)
         return {
             index: [of_rank[index]] if isinstance(sample, list) else sample
             for index, sample in samples.items()

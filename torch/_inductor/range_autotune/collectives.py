@@ -32,12 +32,13 @@ from .signatures import argument_names
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from .measure import Times
     from .numerics import Comparison
 
     Runner = Callable[[], Any]
+    Sampler = Callable[[Runner, int], float]
     Ranks = tuple[int, ...]
 
 # Samples of each candidate, in turns; ``collective_benchmark_nruns`` calls in all.
@@ -179,7 +180,10 @@ def topology(ranks: Ranks) -> tuple[int, ...]:
 
 
 def time_in_step(
-    runners: Mapping[int, Runner], device: torch.device, ranks: Ranks
+    runners: Mapping[int, Runner],
+    device: torch.device,
+    ranks: Ranks,
+    calling_python: Collection[int] = (),
 ) -> Times:
     """
     Times candidates that every rank has, and agrees on the times.
@@ -190,6 +194,8 @@ def time_in_step(
 
     Args:
         runners: one call of each candidate, by index; the same indices on every rank.
+        calling_python: those that do on the way, so that on a GPU theirs is the host's
+            time if that is longer.
 
     Returns:
         The slowest rank's times, the same on every rank.
@@ -204,7 +210,10 @@ def time_in_step(
     calls = max(1, config.collective_benchmark_nruns // _ROUNDS)
     round_ms = (1 + calls) * sum(known_ms[i] for i in running)
     rounds = min(_ROUNDS, max(_FEWEST_ROUNDS, int(_BUDGET_MS / max(round_ms, 1e-3))))
-    samples = _take_samples(running, device, rounds, calls)
+    samplers = dict.fromkeys(running, _sampler(device))
+    if with_host := running.keys() & {*calling_python}:
+        samplers.update(dict.fromkeys(with_host, _sampler(device, with_host=True)))
+    samples = _take_samples(running, samplers, rounds, calls)
     return {**times, **_merged(_gather(samples, ranks), known_ms)}
 
 
@@ -235,7 +244,10 @@ _Samples = dict[int, "list[float] | Failure"]
 
 
 def _take_samples(
-    runners: Mapping[int, Runner], device: torch.device, rounds: int, calls: int
+    runners: Mapping[int, Runner],
+    samplers: Mapping[int, Sampler],
+    rounds: int,
+    calls: int,
 ) -> _Samples:
     """
     Samples in ms, in turns.
@@ -243,11 +255,10 @@ def _take_samples(
     Ends with the first failure: what follows would be out of step with the other ranks.
     """
     samples: dict[int, list[float]] = {index: [] for index in runners}
-    sample = _sampler(device)
     for _ in range(rounds):
         for index, run in runners.items():
             try:
-                samples[index].append(sample(run, calls))
+                samples[index].append(samplers[index](run, calls))
             except Exception as e:
                 return {**samples, index: failure_of(e)}
     return {**samples}
@@ -276,12 +287,15 @@ def _merged(of_ranks: Sequence[_Samples], known_ms: Mapping[int, float]) -> Time
     return times
 
 
-def _sampler(device: torch.device) -> Callable[[Runner, int], float]:
+def _sampler(device: torch.device, with_host: bool = False) -> Sampler:
     """
     From a number of calls to the mean time of one, in ms.
 
     A call before them brings the ranks into step. On a GPU each is timed by itself,
     behind cache flushes that are long enough to hide its launch.
+
+    Args:
+        with_host: whether a GPU's time is the host's if that is longer.
     """
     if device.type == "cpu":
         return _sample_on_cpu
@@ -291,16 +305,20 @@ def _sampler(device: torch.device) -> Callable[[Runner, int], float]:
     def sample(run: Runner, calls: int) -> float:
         run()
         events = []
+        host_s = 0.0
         for _ in range(calls):
             start, end = (interface.Event(enable_timing=True) for _ in range(2))
             for _ in range(_FLUSHES):
                 flushed.zero_()
             start.record()
+            before = time.perf_counter()
             run()
+            host_s += time.perf_counter() - before
             end.record()
             events.append((start, end))
         interface.synchronize()
-        return math.fsum(start.elapsed_time(end) for start, end in events) / calls
+        device_ms = math.fsum(start.elapsed_time(end) for start, end in events)
+        return max(device_ms, host_s * 1e3 if with_host else 0.0) / calls
 
     return sample
 

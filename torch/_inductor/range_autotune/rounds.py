@@ -374,12 +374,13 @@ def _object_to(tuning: Tuning, index: int, reason: str) -> None:
 
 
 def _times(tuning: Tuning, runners: Mapping[int, Callable[[], Any]]) -> Times:
+    calling_python = [i for i in runners if tuning.traced[i].calls_python]
     if tuning.ranks:
-        return time_in_step(runners, tuning.device, tuning.ranks)
+        return time_in_step(runners, tuning.device, tuning.ranks, calling_python)
     return time_candidates(
         runners,
         tuning.device,
         tuning.registration.options.benchmark_with_cudagraphs,
-        [index for index in runners if tuning.traced[index].calls_python],
+        calling_python,
         time_limit_s(),
     )
