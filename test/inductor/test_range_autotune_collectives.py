@@ -20,6 +20,7 @@ from unittest import mock
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch._dynamo.utils import counters
+from torch._inductor.lowering import user_lowerings
 from torch._inductor.test_case import run_tests, TestCase
 
 import torch
@@ -44,6 +45,10 @@ def graph_calling(target, *args):
 
 
 class TestAgreement(TestCase):
+    def setUp(self):
+        super().setUp()
+        self.enterContext(mock.patch.dict(user_lowerings))
+
     def gathered(self, *values):
         return mock.patch.object(collectives, "_gather", lambda *_: list(values))
 
