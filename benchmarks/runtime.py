@@ -3,7 +3,7 @@ The time of one call behind a dispatch, patched build beside the base.
 
 ``python benchmarks/runtime.py --base SITE`` measures the torch it runs on and the stock
 base in SITE (a folder for PYTHONPATH), one process each, prints a table of medians in µs,
-and writes it to ``benchmarks/results/``. On a GPU if there is one.
+and writes that of all workloads to ``benchmarks/results/``. On a GPU if there is one.
 
 Each workload is one op, or two in a row, between pointwise neighbours. ``forced`` is a
 dispatch among forced winners, one for each range; ``tuned`` the free choice; the rest are
@@ -196,7 +196,11 @@ def main() -> None:
     worker = ["--worker", "--only", options.only]
     ours = in_process(__file__, worker)
     base = in_process(__file__, worker, options.base) if options.base else None
-    write_results("runtime", ours["device"], table(ours, base))
+    text = table(ours, base)
+    if options.only:
+        print(text)
+    else:
+        write_results("runtime", ours["device"], text)
     return None
 
 
