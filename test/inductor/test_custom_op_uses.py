@@ -420,6 +420,17 @@ class TestTraining(UsesTestCase):
         op = self.op_with_backward()
         self.check_training(lambda x: op(x.sin()) + 1)
 
+    def test_donated_input(self):
+        """What the backward pass may write to is still read behind the dispatch."""
+        op = doubling_op()
+        op.register_autograd(lambda ctx, grad: op(grad))
+
+        def fn(x):
+            saved = x.sigmoid()
+            return op(saved * saved.sum(0))
+
+        self.check_training(fn)
+
     def test_checkpoint(self):
         op = self.op_with_backward()
 

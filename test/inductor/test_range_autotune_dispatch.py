@@ -286,6 +286,15 @@ return (buf0, )""",
             self.assertEqual(torch.compile(op, dynamic=True)(x), x)
         self.assertEqual(counters["inductor"]["custom_op_candidate_timings"], 0)
 
+    def test_memory_planning_in_cpp_runs_the_op_itself(self):
+        op = tuned_op([(0, 10), (10, math.inf)])
+        x = torch.randn(20, 4, device=DEVICE)
+        counters.clear()
+        with config.patch(memory_planning=True, cpp_wrapper=True):
+            compiled = torch.compile(lambda x: (op(x @ x.T) + 1) @ x, dynamic=True)
+            self.assertEqual(compiled(x), (x @ x.T + 1) @ x)
+        self.assertEqual(counters["inductor"]["custom_op_candidate_timings"], 0)
+
     @unittest.skipUnless(HAS_GPU, "CUDA graphs need a GPU")
     @parametrize("graph_partition", (False, True))
     def test_with_cuda_graphs(self, graph_partition):

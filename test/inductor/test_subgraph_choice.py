@@ -551,6 +551,18 @@ class TestModule(ChoiceTestCase):
             self.assertEqual(args, [])
         self.assertEqual(self.shape_env.guards, [])
 
+    def test_donated_inputs_are_those_of_the_graph_being_compiled(self):
+        donated = mock.Mock(return_value=[0, 1])
+        with (
+            mock.patch("torch._inductor.graph.get_donated_idxs", donated),
+            mock.patch.object(V.graph, "is_backward", True),
+        ):
+            module = self.module(affine).load()
+        x, y = torch.ones(2, 7, 4)
+        module.call([7, x, y])
+        self.assertEqual((x, y), (torch.ones(7, 4), torch.ones(7, 4)))
+        donated.assert_called()
+
     def test_loads_once_in_many_threads(self):
         module = self.module()
         loaded = in_threads(module.load)

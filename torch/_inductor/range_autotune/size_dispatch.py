@@ -88,6 +88,7 @@ def lower_branch(
         is_backward=parent.is_backward,
         name=parent.qualify_name(name),
     )
+    graph.bw_donated_idxs = None  # places among the outermost graph's inputs
     placeholders = gm.graph.find_nodes(op="placeholder")
     for node, operand in zip(placeholders, operands):
         if isinstance(operand, ir.IRNode) and ir.is_unaligned(operand):

@@ -120,6 +120,7 @@ def generate_module(
         is_backward=V.graph.is_backward,
         name="benchmark_" + re.sub(r"\W", "_", name),
     )
+    graph.bw_donated_idxs = None  # places among the inputs of the graph being compiled
     for symbol in symbols:
         graph.graph_inputs[symbol.name] = symbol
         graph.graph_input_names.append(symbol.name)

@@ -180,8 +180,8 @@ def prepare(registration: Registration, site: CallSite) -> Tuning:
     contest = registration.contest or _generated_contest(registration, site)
     table = contest.table
     size = None if table is None else site.size_of(table.dim)
-    if config.fx_wrapper and size is not None and size.free_symbols:
-        raise NotTunable("the FX wrapper has no dispatch by a size")
+    if size is not None and size.free_symbols:
+        _check_can_dispatch()
     bounds = ANY_SIZE if size is None else size_bounds(size)
     rounds = _possible_rounds(contest, bounds)
     fallback, outputs = trace_fallback(site)
@@ -197,6 +197,15 @@ def prepare(registration: Registration, site: CallSite) -> Tuning:
             _add_apart(tuning)
         tuning.traced[FALLBACK_INDEX] = fallback
     return tuning
+
+
+def _check_can_dispatch() -> None:
+    """Raises NotTunable where the wrapper cannot be given branches."""
+    if config.fx_wrapper:
+        raise NotTunable("the FX wrapper has no dispatch by a size")
+    if config.memory_planning and V.graph.cpp_wrapper:
+        # Pools that it declares in one branch are used behind it.
+        raise NotTunable("memory_planning knows no branches in C++")
 
 
 def _agree_with_ranks(tuning: Tuning, fallback: TracedCandidate) -> None:
