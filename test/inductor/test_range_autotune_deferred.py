@@ -5,7 +5,9 @@ import contextlib
 import gc
 import itertools
 import math
+import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
 
 import torch._inductor.config as config
@@ -114,6 +116,29 @@ class TestDeferral(DeferredTestCase):
         super().setUp()
         self.x, self.w = torch.randn(20, 8), torch.randn(8, 4)
 
+    def test_nothing_is_compiled_while_candidates_are_timed_on_a_cpu(self):
+        op = linear_op(through_mm)
+        loads, quiet = [], []
+
+        def slow_load(module):
+            loads.append(pool.submit(lambda: (time.sleep(0.2), module.load())))
+            return loads[-1]
+
+        def time_candidates(runners, *_):
+            quiet.append(all(load.done() for load in loads))
+            return dict.fromkeys(runners, Timing(1.0))
+
+        v = torch.randn(8, 6)
+        with (
+            ThreadPoolExecutor(1) as pool,
+            mock.patch.object(compiling, "_load", slow_load),
+            mock.patch.object(rounds, "time_candidates", time_candidates),
+        ):
+            fn = torch.compile(lambda x, w, v: (op(x, w).sin(), op(x, v).sin()))
+            fn(self.x, self.w, v)
+        self.assertEqual(len(loads), 4)
+        self.assertEqual(quiet, [True, True])
+
     def test_lowering_returns_a_multi_template_buffer(self):
         op = linear_op(through_mm, through_sum)
         returned = []
@@ -149,10 +174,10 @@ class TestDeferral(DeferredTestCase):
 
         seen = []
 
-        def spy(tuning):
+        def spy(*args):
             generated = counters["inductor"]["subgraph_modules_generated"]
             seen.append((generated, len(V.graph.operations)))
-            return measure(tuning)
+            return measure(*args)
 
         measure = rounds.measure_rounds
         with (
@@ -340,6 +365,14 @@ class TestEqualCallSites(DeferredTestCase):
         self.assertEqual(counters["inductor"]["subgraph_modules_generated"], 2)
         self.assertEqual(counters["inductor"]["subgraph_module_loads"], 2)
         self.assertEqual(len(points), len(set(points_of(points))))
+
+    def test_equal_ones_that_cannot_share_are_each_tuned(self):
+        op = linear_op(self.counted)
+        with mock.patch.object(lowering, "as_for", return_value=None):
+            self.check(
+                lambda x, w: op(op(x, w).cumsum(0), w), torch.randn(8, 8), self.w
+            )
+        self.assertEqual(self.calls, 2)
 
     def test_same_symbols(self):
         op = linear_op(self.counted, ranges=RANGES)

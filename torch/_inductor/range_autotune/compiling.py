@@ -20,7 +20,7 @@ from .threads import autotune_threads, loads_in_any_thread
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from .tuning import Tuning
 
@@ -82,6 +82,11 @@ def wait(tuning: Tuning, done: Callable[[str], None]) -> None:
             tuning.reject(index, failure_of(error).of("it does not compile"))
         done("compiled")
     tuning.loads.clear()
+
+
+def wait_for_quiet(tunings: Iterable[Tuning]) -> None:
+    """Waits until no candidate of these is being loaded, whether that works or not."""
+    wait_for([load for tuning in tunings for load in tuning.loads.values()])
 
 
 def _load(module: SubgraphModule) -> Future[Any]:

@@ -36,7 +36,6 @@ from .tuning import as_for, prepare, Tuning
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from ..graph import GraphLowering
     from .registration import Registration
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
@@ -123,19 +122,23 @@ def _tuning_of(registration: Registration, site: CallSite) -> Tuning:
 
     Of equal ones only the first is traced, compiled and measured.
     """
-    key = _place(registration, site)
-    if key is None:
-        return prepare(registration, site)
-    known = vars(_outermost(V.graph)).setdefault(_KNOWN, {})
-    if key in known and (same := as_for(known[key], site)):
-        return same
-    return known.setdefault(key, prepare(registration, site))
+    key = _place(registration, site) or object()
+    known = _known_tunings()
+    if key in known:
+        same = as_for(known[key], site)
+        if same is not None:
+            return same
+        key = object()
+    known[key] = prepare(registration, site)
+    return known[key]
 
 
-def _outermost(graph: GraphLowering) -> GraphLowering:
+def _known_tunings() -> dict[Any, Tuning]:
+    """Of the outermost graph that is being compiled, by place."""
+    graph = V.graph
     while parent := getattr(graph, "parent", None):
         graph = parent
-    return graph
+    return vars(graph).setdefault(_KNOWN, {})
 
 
 def _place(registration: Registration, site: CallSite) -> Any:
@@ -174,7 +177,7 @@ def _measure_and_choose(tuning: Tuning) -> tuple[Segment[int], ...]:
         return (Segment(tuning.bounds, FALLBACK_INDEX),)
     if not tuning.measured:
         with preserve_rng_state(), _as_compiled_code():
-            measure_rounds(tuning)
+            measure_rounds(tuning, _known_tunings().values())
         if tuning.device.type != "cpu":
             torch.get_device_module(tuning.device).empty_cache()
     winners = choose_winners(tuning.measured, _choice_rules(tuning))

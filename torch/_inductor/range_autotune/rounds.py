@@ -37,7 +37,7 @@ from .tuning_progress import tuning_progress
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from .numerics import Comparison
     from .subgraph_module import SubgraphModule
@@ -48,13 +48,21 @@ if TYPE_CHECKING:
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
 
-def measure_rounds(tuning: Tuning) -> None:
-    """Compiles and times the candidates, range by range; keeps the times."""
+def measure_rounds(tuning: Tuning, beside: Iterable[Tuning] = ()) -> None:
+    """
+    Compiles and times the candidates, range by range; keeps the times.
+
+    Args:
+        beside: other call sites, whose candidates may still be loaded; on a CPU that is
+            waited for, since compilers take it from what is timed.
+    """
     points = _points_of_rounds(tuning)
     found: dict[tuple[int, int | None], Entry] = {}
     steps = len(tuning.loads) + sum(map(len, points))
     with tuning_progress(tuning.name, steps) as progress:
         compiling.wait(tuning, progress.done)
+        if tuning.device.type == "cpu":
+            compiling.wait_for_quiet(beside)
         for number, point in _in_order(tuning, points):
             competing = tuning.rounds[number]
             entry = _measure_point(tuning, competing, point)
