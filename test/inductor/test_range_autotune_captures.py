@@ -14,10 +14,11 @@ from torch.testing._internal.inductor_utils import GPU_TYPE, HAS_GPU
 
 import torch
 from torch._inductor import config, ir
-from torch._inductor.codegen.subgraph import trace_subgraph, writes
+from torch._inductor.codegen.subgraph import trace_subgraph
 from torch._inductor.kernel.custom_op import CustomOpRangeConfig
 from torch._inductor.range_autotune import rounds
 from torch._inductor.range_autotune.captures import captured_tensors
+from torch._inductor.range_autotune.functional import written
 from torch._inductor.range_autotune.measure import Timing
 
 
@@ -64,7 +65,7 @@ class TestTracing(SymbolicTestCase):
             return x + copy
 
         gm = self.traced(fn)
-        self.assertEqual(list(filter(writes, gm.graph.nodes)), [])
+        self.assertEqual(list(filter(written, gm.graph.nodes)), [])
         x = torch.rand(2, SIZE)
         self.assertEqual(gm(x), fn(x))
 

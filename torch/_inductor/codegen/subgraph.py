@@ -27,12 +27,8 @@ from torch.fx.experimental.symbolic_shapes import _ShapeEnvGuardError
 
 import torch
 from torch._inductor import ir
-from torch._inductor.range_autotune.captures import (
-    captures_to_inputs,
-    CapturesAsConstants,
-    fake_constant,
-    inputs_to_captures,
-)
+from torch._inductor.range_autotune.captures import CapturesAsConstants
+from torch._inductor.range_autotune.functional import functionalized
 from torch._inductor.range_autotune.guards import frozen_shapes, replaced
 from torch._inductor.range_autotune.subgraph_module import generate_module
 from torch._inductor.range_autotune.threads import (
@@ -104,31 +100,11 @@ def trace_subgraph(
         with CapturesAsConstants(V.fake_mode):
             return fn(*inputs)
 
-    gm = trace(with_constants, fake_inputs)
-    if _needs_functionalization(gm):
-        # Of the graph, for decompositions write to their own tensors, too.
-        captured = captures_to_inputs(gm)
-        fakes = [fake_constant(V.fake_mode, tensor) for tensor in captured]
-        functional = torch.func.functionalize(gm, remove="mutations")
-        gm = trace(functional, [*fake_inputs, *fakes])
-        inputs_to_captures(gm, captured)
+    # Of the graph, for decompositions write to their own tensors, too.
+    gm = functionalized(trace(with_constants, fake_inputs), fake_inputs, trace)
     gm.graph.eliminate_dead_code()
     gm.recompile()
     return gm
-
-
-def writes(node: torch.fx.Node) -> bool:
-    """Whether a node is an op that writes to an argument."""
-    target = node.target
-    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
-
-
-def _needs_functionalization(gm: torch.fx.GraphModule) -> bool:
-    # Inductor lowers in-place collectives, and nothing functionalizes them.
-    return any(
-        writes(node) and node.target.namespace != "_c10d_functional"  # type: ignore[union-attr]  # an OpOverload
-        for node in gm.graph.nodes
-    )
 
 
 def inline_subgraph_to_ir_nodes(

@@ -24,12 +24,13 @@ from torch.utils import _pytree as pytree
 
 import torch
 
-from ..codegen.subgraph import trace_subgraph, writes
+from ..codegen.subgraph import trace_subgraph
 from ..utils import convert_shape_to_inductor
 from ..virtualized import V
 from .apart import keep_apart, NAMESPACE, register_lowering_of_boundary
 from .cache_key import Unhashable
 from .captures import captured_tensors
+from .functional import written
 from .graph_text import graph_text, SymbolNames
 from .limits import call_within, time_limit_s, TookTooLong
 from .registration import Candidate
@@ -462,8 +463,8 @@ def _check_no_writes(graph: torch.fx.GraphModule) -> None:
         for node, what in given.items()
         if isinstance(node.meta["val"], torch.Tensor)
     }
-    for node in filter(writes, graph.graph.nodes):
-        for value in [argument.meta.get("val") for argument in node.all_input_nodes]:
+    for node in graph.graph.nodes:
+        for value in [argument.meta.get("val") for argument in written(node)]:
             if isinstance(value, torch.Tensor) and _storage(value) in taken:
                 raise CandidateError(
                     f"it writes to {taken[_storage(value)]} with {node.target}"

@@ -27,7 +27,7 @@ from torch.utils import _pytree as pytree
 import torch
 
 from .. import config
-from ..codegen.subgraph import writes
+from .functional import written
 from .joint import can_join, joined
 from .signatures import argument_names
 from .stale_code import registration_of
@@ -280,7 +280,7 @@ def _is_registered(target: torch._ops.OpOverload) -> bool:
 def may_write(node: torch.fx.Node) -> bool:
     """Whether a node may write to a tensor; others are not moved past it."""
     if isinstance(node.target, torch._ops.OpOverload):
-        return writes(node)
+        return bool(written(node))
     return node.op == "call_function" and node.target is not operator.getitem
 
 

@@ -1,0 +1,172 @@
+# Owner(s): ["module: inductor"]
+"""Implementations that write to tensors of their own, through custom ops and without."""
+
+from unittest import mock
+
+from range_autotune_testing import OpTestCase, SymbolicTestCase
+from torch._dynamo.utils import counters
+from torch._inductor.test_case import run_tests
+from torch._inductor.utils import run_and_get_code
+from torch.testing._internal.common_utils import (
+    instantiate_parametrized_tests,
+    parametrize,
+)
+
+import torch
+from torch._inductor import ir
+from torch._inductor.codegen.subgraph import trace_subgraph
+from torch._inductor.kernel.custom_op import CustomOpRangeConfig
+from torch._inductor.range_autotune import rounds
+from torch._inductor.range_autotune.functional import written
+from torch._inductor.range_autotune.measure import Timing
+
+
+aten = torch.ops.aten
+
+
+@torch.library.custom_op("range_autotune_writes::double", mutates_args=("out",))
+def double(x: torch.Tensor, out: torch.Tensor) -> None:
+    out.copy_(x * 2)
+
+
+double.register_fake(lambda x, out: None)
+
+
+@torch.library.custom_op("range_autotune_writes::both", mutates_args=("a", "b"))
+def both(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    a.copy_(x)
+    b.add_(x)
+    return x * 4
+
+
+both.register_fake(lambda x, a, b: torch.empty_like(x))
+
+
+def into_new(x):
+    out = torch.empty_like(x)
+    double(x, out)
+    return out
+
+
+def into_what_was_read_before(x):
+    out = torch.empty_like(x)
+    double(x, out)
+    twice = out * 1
+    double(twice, out)
+    return out - twice
+
+
+def into_what_is_read_as_it_was(x):
+    changed = x * 3
+    old = changed - x
+    double(x, changed)
+    return changed + changed - old
+
+
+def into_views(x):
+    out = torch.zeros_like(x)
+    double(x[:, 1:], out[:, 1:])
+    out[:, 0].add_(x[:, 0])
+    out[:, 0].mul_(2)
+    return out
+
+
+def into_two(x):
+    a, b = torch.empty_like(x), x.clone()
+    return both(x, a, b) - a + b - 3 * x
+
+
+def into_an_input_s_copy(x):
+    y = x.clone()
+    double(x, y)
+    return y
+
+
+WRITERS = (
+    into_new,
+    into_what_was_read_before,
+    into_what_is_read_as_it_was,
+    into_views,
+    into_two,
+    into_an_input_s_copy,
+)
+
+
+class TestGraphs(SymbolicTestCase):
+    def traced(self, fn):
+        with self.fake_mode:
+            x = ir.ir_node_to_tensor(self.tensor([self.symbol("s0", 100), 4]))
+        return trace_subgraph(fn, [x])
+
+    def calls(self, gm):
+        return [n.target for n in gm.graph.nodes if n.op == "call_function"]
+
+    def test_a_new_tensor_is_not_copied(self):
+        targets = self.calls(self.traced(into_new))
+        self.assertEqual(targets[-1], torch.ops.range_autotune_writes.double.default)
+        self.assertNotIn(aten.clone.default, targets)
+
+    @parametrize("fn", WRITERS)
+    def test_a_graph_computes_the_same_and_keeps_its_inputs(self, fn):
+        gm = self.traced(fn)
+        x = torch.randn(6, 4)
+        before = x.clone()
+        sizes = [6] * (len(gm.graph.find_nodes(op="placeholder")) - 1)
+        self.assertEqual(gm(*sizes, x), fn(before.clone()))
+        self.assertEqual(x, before)
+
+    def test_a_write_to_an_input_comes_last(self):
+        def fn(x):
+            y = x + 1
+            double(y, x)
+            return y
+
+        gm = self.traced(fn)
+        last = [node for node in gm.graph.nodes if node.op == "call_function"][-1]
+        (input_written,) = written(last)
+        self.assertEqual(last.target, aten.copy_.default)
+        self.assertEqual(input_written.op, "placeholder")
+
+
+class TestCandidates(OpTestCase):
+    # Inductor reads a value again that was to be kept, with or without autotuning.
+    @parametrize("fn", [fn for fn in WRITERS if fn is not into_what_was_read_before])
+    def test_compete(self, fn):
+        def body(x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+        def other(x):
+            return x + x
+
+        def times(runners, *_):
+            rows = next(iter(runners.values()))()[0].shape[0]
+            best = int(rows >= 6)
+            return {i: Timing(1.0 if i == best else 2.0) for i in runners}
+
+        name = f"range_autotune_test::op_{fn.__name__}"
+        op = torch.library.custom_op(name, mutates_args=())(body)
+        op.register_fake(torch.empty_like)
+        config = CustomOpRangeConfig("x", 0, [(0, 6), (6, 100)], [fn, other])
+        self.register(op, configs=[config])
+        counters.clear()
+        compiled = torch.compile(lambda x: op(x.sin()).tanh())
+        x = torch.randn(4, 5)
+        torch._dynamo.mark_dynamic(x, 0)
+        with mock.patch.object(rounds, "time_candidates", times):
+            _, (code, *_) = run_and_get_code(compiled, x)
+        self.assertEqual(counters["inductor"]["custom_op_candidates_left_out"], 0)
+        self.assertIn("ops.range_autotune_writes.", code)
+        with torch._dynamo.config.patch(error_on_recompile=True):
+            for rows in (4, 3, 6, 9):
+                x = torch.randn(rows, 5)
+                before = x.clone()
+                self.assertEqual(compiled(x), (before.sin() * 2).tanh())
+                self.assertEqual(x, before)
+
+
+instantiate_parametrized_tests(TestGraphs)
+instantiate_parametrized_tests(TestCandidates)
+
+
+if __name__ == "__main__":
+    run_tests()
