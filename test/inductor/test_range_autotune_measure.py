@@ -211,6 +211,17 @@ class TestWinnerTable(TestCase):
             winners(*rows, merge=False), """[0, 8): 0, [8, 16): 1"""
         )
 
+    def test_a_change_that_gains_at_one_size_is_one(self):
+        first = row(0, 8, {0: 1.0, 1: 2.0})
+        at_one = [{0: 0.95, 1: 1.0}, {0: 1.1, 1: 1.0}]
+        self.assertExpectedInline(
+            winners(first, row(8, 16, *at_one)), """[0, 8): 0, [8, 16): 1"""
+        )
+        at_none = [{0: 0.99, 1: 1.0}, {0: 1.05, 1: 1.0}]
+        self.assertExpectedInline(
+            winners(first, row(8, 16, *at_none)), """[0, 16): 0"""
+        )
+
     def test_a_change_that_gains_less_than_the_noise_is_one_behind_a_gap(self):
         self.assertExpectedInline(
             winners(row(0, 8, {0: 1.0, 1: 2.0}), row(9, 16, {0: 1.01, 1: 1.0})),

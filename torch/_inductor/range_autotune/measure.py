@@ -311,6 +311,9 @@ def as_good_as_best(measured: RangeTimes, rules: ChoiceRules) -> dict[int, float
     """
     The candidates of a range that differ from its best by no more than noise.
 
+    At none of its sizes may one be clearly slower, whatever it gains at others: a range
+    that has a winner of its own takes no other to be merged.
+
     Returns:
         Their slowdowns by index, at least one.
     """
@@ -327,6 +330,7 @@ def as_good_as_best(measured: RangeTimes, rules: ChoiceRules) -> dict[int, float
         index: score
         for index, score in scores.items()
         if score <= scores[best] * (1 + _tolerance(measured, best, index))
+        and _largest_loss(measured, best, index) <= _NOISE_LIMIT
         and (rules.min_speedup <= 1 or score * rules.min_speedup <= fallback)
     }
 
@@ -346,6 +350,16 @@ def _may_win(index: int, rules: ChoiceRules) -> bool:
         fused = rules.apart.get(index, index)
         return fused not in (rules.fallback, rules.plain)
     return index == rules.fallback
+
+
+def _largest_loss(measured: RangeTimes, first: int, second: int) -> float:
+    """By how much the second is slower than the first at the size where it is most."""
+    losses = [0.0]
+    for times in measured.at.values():
+        one, other = times[first], times[second]
+        if isinstance(one, Timing) and isinstance(other, Timing) and one.ms:
+            losses.append(other.ms / one.ms - 1)
+    return max(losses)
 
 
 def _tolerance(measured: RangeTimes, first: int, second: int) -> float:
