@@ -114,6 +114,7 @@ VARIANTS = (
     "by_parts",
     "transposed",
     "captured",
+    "written",
     "op_itself",
 )
 NAMINGS = ("same", "renamed", "keywords")
@@ -122,6 +123,14 @@ NAMINGS = ("same", "renamed", "keywords")
 CALLS = ("once", "apart", "in_a_row")
 # Too many to become part of the code.
 CAPTURED_ZEROS = torch.zeros(9, device=DEVICE)
+
+
+@torch.library.custom_op("custom_op_fuzz_writes::write", mutates_args=("out",))
+def write(x: torch.Tensor, out: torch.Tensor) -> None:
+    out.copy_(x)
+
+
+write.register_fake(lambda x, out: None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -285,11 +294,7 @@ class Case:
             acc = add(acc, CAPTURED_ZEROS[0].to(acc.dtype))
         if values.get("scale") is not None:
             acc = acc * values["scale"]
-        if variant == "by_parts":
-            parts = torch.empty_like(acc)
-            parts[..., :1] = acc[..., :1]
-            parts[..., 1:] = acc[..., 1:]
-            acc = parts
+        acc = copied(acc, variant)
         if acc.dim() > 1 and (self.transposed_output != (variant == "transposed")):
             acc = acc.mT.clone(memory_format=torch.contiguous_format).mT
         else:
@@ -363,6 +368,19 @@ class Case:
         return list(
             zip(sizes, reversed(sizes)) if self.calls == "apart" else zip(sizes)
         )
+
+
+def copied(x: Tensor, variant: str) -> Tensor:
+    """By writing to a new tensor, if that is how the variant computes."""
+    result = torch.empty_like(x)
+    if variant == "written":
+        write(x, result)
+        return result
+    if variant == "by_parts":
+        result[..., :1] = x[..., :1]
+        result[..., 1:] = x[..., 1:]
+        return result
+    return x
 
 
 def tensors_in(values: Values) -> list[Tensor]:
