@@ -124,14 +124,14 @@ def inline_subgraph_to_ir_nodes(
 
     log.debug("Inlining %s: %d nodes", name, len(gm.graph.nodes))
     outer = V.graph.module
-    V.graph.module = inlined = _copied(gm)
+    V.graph.module = inlined = copied(gm)
     try:
         return process_subgraph_nodes(inlined, inputs)
     finally:
         V.graph.module = outer
 
 
-def _copied(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
+def copied(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """With nodes of its own, to be inlined more than once, and its placeholders first."""
     graph = torch.fx.Graph()
     nodes: dict[torch.fx.Node, torch.fx.Node] = {}

@@ -33,6 +33,7 @@ from .captures import captured_tensors
 from .functional import written
 from .graph_text import graph_text, SymbolNames
 from .limits import call_within, time_limit_s, TookTooLong
+from .passes import optimized
 from .registration import Candidate
 from .signatures import bind
 
@@ -322,7 +323,7 @@ def _candidate_graph(
         ops = map(checked, call_impls, outputs.of_ops)
         return pytree.tree_leaves(site.run(leaves, *ops))
 
-    return _trace(call, site, eager)
+    return optimized(_trace(call, site, eager))
 
 
 def _all_apart(values: Any) -> Any:
