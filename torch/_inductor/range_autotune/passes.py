@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+import torch
+
 from .. import config
 from ..codegen.subgraph import copied
 from ..virtualized import V
@@ -26,6 +28,12 @@ _WITHOUT_USERS_PASSES = {
 }
 
 
+def _device(gm: GraphModule) -> torch.device | None:
+    """Of its first tensor, as Inductor takes it for the graph around it."""
+    values = (node.meta["val"] for node in gm.graph.find_nodes(op="placeholder"))
+    return next((v.device for v in values if isinstance(v, torch.Tensor)), None)
+
+
 def optimized(gm: GraphModule) -> GraphModule:
     """
     The graph as Inductor's passes make it: patterns such as attention replaced, random
@@ -42,7 +50,8 @@ def optimized(gm: GraphModule) -> GraphModule:
 
     try:
         with frozen_shapes(), config.patch(_WITHOUT_USERS_PASSES):
-            result = joint_graph_passes(copied(gm))
+            # Patterns are made once a device, which takes seconds.
+            result = joint_graph_passes(copied(gm), _device(gm))
             view_to_reshape(result)
             post_grad_passes(result, V.graph.is_inference)
     except Exception as e:
