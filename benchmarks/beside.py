@@ -63,9 +63,11 @@ def device_name(device: str) -> str:
     return torch.cuda.get_device_name() if device == "cuda" else "CPU"
 
 
-def write_results(benchmark: str, device: str, text: str) -> None:
-    """Prints a table and keeps it in the folder of results."""
+def write_results(benchmark: str, device: str, text: str, whole: bool = True) -> None:
+    """Prints a table and keeps it in the folder of results, if it is the whole one."""
     print(text)
+    if not whole:
+        return
     RESULTS.mkdir(exist_ok=True)
     name = device.lower().replace(" ", "-")
     (RESULTS / f"{benchmark}-{name}.md").write_text(text)

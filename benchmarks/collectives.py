@@ -36,6 +36,7 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
+from torch._inductor.range_autotune.candidates import one_line
 
 
 if TYPE_CHECKING:
@@ -151,8 +152,7 @@ def works_everywhere(name: str, attempt: Callable[[], Any], control: Any) -> boo
         attempt()
         error = None
     except Exception as e:
-        first_line = str(e).strip().partition("\n")[0]
-        error = f"{type(e).__name__}: {first_line}"
+        error = one_line(e)
     errors = agreed(error, control)
     for rank, reason in enumerate(errors):
         if reason is not None and dist.get_rank() == 0:

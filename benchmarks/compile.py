@@ -412,10 +412,7 @@ def main() -> None:
     measured = [measure(row, options.base, options.repeats) for row in rows]
     device = device_name(devices[-1])
     text = text_of(measured, device, options.repeats)
-    if options.only:
-        print(text)
-    else:
-        write_results("compile", device, text)
+    write_results("compile", device, text, whole=not options.only)
     return None
 
 

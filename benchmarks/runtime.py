@@ -197,10 +197,7 @@ def main() -> None:
     ours = in_process(__file__, worker)
     base = in_process(__file__, worker, options.base) if options.base else None
     text = table(ours, base)
-    if options.only:
-        print(text)
-    else:
-        write_results("runtime", ours["device"], text)
+    write_results("runtime", ours["device"], text, whole=not options.only)
     return None
 
 

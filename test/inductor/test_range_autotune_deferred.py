@@ -479,27 +479,23 @@ class TestMemory(DeferredTestCase):
         with mock.patch.object(rounds, "make_inputs", spy):
             self.tune(seen)
 
-    def test_compiled_candidates(self):
-        generate_module, seen = compiling.generate_module, []
+    def tune_watching(self, module, name, parts):
+        """What a function makes, in parts, is gone with the model."""
+        make, seen = getattr(module, name), []
 
         def spy(*args):
-            module = generate_module(*args)
-            seen.append(weakref.ref(module))
-            return module
+            made = make(*args)
+            seen.extend(map(weakref.ref, parts(made)))
+            return made
 
-        with mock.patch.object(compiling, "generate_module", spy):
+        with mock.patch.object(module, name, spy):
             self.tune(seen)
+
+    def test_compiled_candidates(self):
+        self.tune_watching(compiling, "generate_module", lambda module: [module])
 
     def test_decisions(self):
-        prepare, seen = lowering.prepare, []
-
-        def spy(*args):
-            tuning = prepare(*args)
-            seen.extend(map(weakref.ref, (tuning, tuning.outputs)))
-            return tuning
-
-        with mock.patch.object(lowering, "prepare", spy):
-            self.tune(seen)
+        self.tune_watching(lowering, "prepare", lambda made: [made, made.outputs])
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
 # Owner(s): ["module: inductor"]
 """Implementations that write to tensors of their own, through custom ops and without."""
 
-from unittest import mock
-
 from range_autotune_testing import OpTestCase, SymbolicTestCase
+from test_custom_op_autotune import made_up_times
 from torch._dynamo.utils import counters
 from torch._inductor.test_case import run_tests
 from torch._inductor.utils import run_and_get_code
@@ -16,9 +15,7 @@ import torch
 from torch._inductor import ir
 from torch._inductor.codegen.subgraph import trace_subgraph
 from torch._inductor.kernel.custom_op import CustomOpRangeConfig
-from torch._inductor.range_autotune import rounds
 from torch._inductor.range_autotune.functional import written
-from torch._inductor.range_autotune.measure import Timing
 
 
 aten = torch.ops.aten
@@ -138,10 +135,8 @@ class TestCandidates(OpTestCase):
         def other(x):
             return x + x
 
-        def times(runners, *_):
-            rows = next(iter(runners.values()))()[0].shape[0]
-            best = int(rows >= 6)
-            return {i: Timing(1.0 if i == best else 2.0) for i in runners}
+        def second_from_6(size, index):
+            return 1.0 if index == int(size >= 6) else 2.0
 
         name = f"range_autotune_test::op_{fn.__name__}"
         op = torch.library.custom_op(name, mutates_args=())(body)
@@ -152,7 +147,7 @@ class TestCandidates(OpTestCase):
         compiled = torch.compile(lambda x: op(x.sin()).tanh())
         x = torch.randn(4, 5)
         torch._dynamo.mark_dynamic(x, 0)
-        with mock.patch.object(rounds, "time_candidates", times):
+        with made_up_times(second_from_6):
             _, (code, *_) = run_and_get_code(compiled, x)
         self.assertEqual(counters["inductor"]["custom_op_candidates_left_out"], 0)
         self.assertIn("ops.range_autotune_writes.", code)

@@ -4,6 +4,7 @@
 from unittest import mock
 
 from range_autotune_testing import OpTestCase
+from test_custom_op_autotune import made_up_times
 from torch._inductor.fx_passes import post_grad
 from torch._inductor.test_case import run_tests
 from torch._inductor.utils import run_and_get_code
@@ -11,8 +12,6 @@ from torch._inductor.utils import run_and_get_code
 import torch
 from torch._inductor import compile_fx, config
 from torch._inductor.kernel.custom_op import CustomOpRangeConfig
-from torch._inductor.range_autotune import rounds
-from torch._inductor.range_autotune.measure import Timing
 
 
 KEYS, WIDTH = 64, 32
@@ -26,10 +25,8 @@ def attention_and_noise(q, k, v):
     return attention(q, k, v) + torch.rand_like(q) * 1e-6
 
 
-def second_is_best_from_100(runners, *_):
-    rows = next(iter(runners.values()))()[0].shape[2]
-    best = int(rows >= 100)
-    return {i: Timing(1.0 if i == best else 2.0) for i in runners}
+def second_from_100(size, index):
+    return 1.0 if index == int(size >= 100) else 2.0
 
 
 class TestPasses(OpTestCase):
@@ -54,7 +51,7 @@ class TestPasses(OpTestCase):
         torch._dynamo.mark_dynamic(q, 2)
         with (
             torch.no_grad(),
-            mock.patch.object(rounds, "time_candidates", second_is_best_from_100),
+            made_up_times(second_from_100, dim=2),
         ):
             _, (code, *_) = run_and_get_code(compiled, q, *self.keys)
             for rows in (50, 200):

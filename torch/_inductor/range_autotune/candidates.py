@@ -196,9 +196,6 @@ def trace_candidate(
         graph = call_within(
             limit_s, "tracing it", _candidate_graph, calls, site, outputs, eager, apart
         )
-        _check_no_writes(graph)
-        _check_captures_kept(graph)
-        _pin_strides(graph, outputs)
     except _ShapeEnvGuardError as e:
         counters["inductor"]["custom_op_decomp_guard_skips"] += 1
         condition = str(e).partition(": ")[2]
@@ -234,9 +231,6 @@ def trace_plain(site: CallSite, outputs: Outputs) -> TracedCandidate | None:
         graph = call_within(
             time_limit_s(), "tracing it", _candidate_graph, calls, site, outputs
         )
-        _check_no_writes(graph)
-        _check_captures_kept(graph)
-        _pin_strides(graph, outputs)
     except Exception as e:
         log.debug("%s has no plain lowering: %s", site.op, one_line(e))
         return None
@@ -323,7 +317,11 @@ def _candidate_graph(
         ops = map(checked, call_impls, outputs.of_ops)
         return pytree.tree_leaves(site.run(leaves, *ops))
 
-    return optimized(_trace(call, site, eager))
+    graph = optimized(_trace(call, site, eager))
+    _check_no_writes(graph)
+    _check_captures_kept(graph)
+    _pin_strides(graph, outputs)
+    return graph
 
 
 def _all_apart(values: Any) -> Any:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any, TYPE_CHECKING
 
 from torch._functorch._aot_autograd.functional_utils import has_data_mutation
-from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
+from torch._subclasses.functional_tensor import (
+    dispatch_functionalize,
+    FunctionalTensorMode,
+)
 from torch.utils import _pytree as pytree
 
 import torch
@@ -73,27 +76,19 @@ def functionalized(
 def _functionalized_in_python(gm: GraphModule) -> Callable[..., Any]:
     """Custom ops that write become calls of ``auto_functionalized``, which do not."""
 
+    def results_and_changes(*wrapped: Any) -> Any:
+        results = gm(*wrapped)
+        return results, {i: w for i, w in enumerate(wrapped) if has_data_mutation(w)}
+
+    functional = dispatch_functionalize(results_and_changes, FunctionalTensorMode())
+
     def call(*inputs: Any) -> Any:
-        above = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
-        with torch._C._ExcludeDispatchKeyGuard(above), FunctionalTensorMode():
-            wrapped = [
-                FunctionalTensor.to_functional(x) if isinstance(x, torch.Tensor) else x
-                for x in inputs
-            ]
-            results = pytree.tree_map_only(FunctionalTensor, _value, gm(*wrapped))
-            changed = [
-                (x, _value(w)) for x, w in zip(inputs, wrapped) if has_data_mutation(w)
-            ]
-        for x, value in changed:
-            x.copy_(value)
+        results, changes = functional(*inputs)
+        for i, value in changes.items():
+            inputs[i].copy_(value)
         return results
 
     return call
-
-
-def _value(tensor: FunctionalTensor) -> torch.Tensor:
-    torch._sync(tensor)
-    return torch._from_functional_tensor(tensor.elem)
 
 
 def _with_custom_ops(gm: GraphModule) -> GraphModule:

@@ -111,9 +111,9 @@ def find_region(call: torch.fx.Node, taken: set[torch.fx.Node]) -> SubgraphBound
     Args:
         taken: nodes of other regions.
     """
-    order = {node: i for i, node in enumerate(call.graph.nodes)}
     if not can_have_neighbours(call):
         return SubgraphBoundaryInfo(_registration_of(call), (call,), (call,))
+    order = {node: i for i, node in enumerate(call.graph.nodes)}
     calls, members = _with_epilogue(call, taken)
     if "prologue" in fusion_types():
         _add_producers(members, calls, taken)
