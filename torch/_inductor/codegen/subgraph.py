@@ -24,6 +24,7 @@ from torch._inductor.runtime.benchmarking import benchmarker
 from torch._inductor.utils import convert_shape_to_inductor, do_bench_using_profiling
 from torch._inductor.virtualized import V
 from torch.fx.experimental.symbolic_shapes import _ShapeEnvGuardError
+from torch.fx.traceback import preserve_node_meta
 
 import torch
 from torch._inductor import ir
@@ -89,7 +90,7 @@ def trace_subgraph(
     def trace(
         traced: Callable[..., Any], inputs: Sequence[Any]
     ) -> torch.fx.GraphModule:
-        with frozen_shapes():
+        with preserve_node_meta(), frozen_shapes():
             return make_fx(
                 traced,
                 decomposition_table=decomposition_table,

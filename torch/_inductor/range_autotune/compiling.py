@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from concurrent.futures import Future
+from concurrent.futures import as_completed, Future
 from concurrent.futures import wait as wait_for
 from typing import Any, TYPE_CHECKING
 
 from torch.fx import GraphModule
 
-from ..virtualized import V
 from .candidates import FALLBACK_INDEX, TracedCandidate
 from .inputs import is_about_index_width
 from .limits import call_within, fulfil, LimitedExecutor, time_limit_s
 from .measure import Failure, failure_of
 from .subgraph_module import generate_module, SubgraphModule
 from .threads import autotune_threads, loads_in_any_thread
+from .tuning import known_tunings, outermost_graph
 
 
 if TYPE_CHECKING:
@@ -25,15 +25,10 @@ if TYPE_CHECKING:
     from .tuning import Tuning
 
 
-# In the metadata of graphs that are compiled to be measured, and again where they win.
+# In the metadata of graphs that are compiled to be measured.
 _IS_CANDIDATE = "custom_op_candidate"
 _DIGITS_OF_SUFFIX = 10
 _LOADING = "loading its code"
-
-
-def mark_candidate(gm: GraphModule) -> None:
-    """Has a graph's Triton kernels named by what is in them: see ``kernel_suffix``."""
-    gm.meta[_IS_CANDIDATE] = True
 
 
 def kernel_suffix(source: str) -> str | None:
@@ -47,10 +42,12 @@ def kernel_suffix(source: str) -> str | None:
         source: the kernel's, its name left open.
 
     Returns:
-        None for kernels of other graphs than candidates'.
+        None for kernels of graphs without an autotuned op.
     """
-    module = V.graph.module
-    if not isinstance(module, GraphModule) or _IS_CANDIDATE not in module.meta:
+    graph = outermost_graph()
+    module = graph.module
+    candidate = isinstance(module, GraphModule) and _IS_CANDIDATE in module.meta
+    if not (candidate or known_tunings(graph)):
         return None
     return hashlib.sha256(source.encode()).hexdigest()[:_DIGITS_OF_SUFFIX]
 
@@ -59,28 +56,38 @@ def submit(tuning: Tuning) -> None:
     """
     Generates each candidate once, whatever the number of its ranges, and starts its load.
 
-    While one is generated here, those before it are compiled in other threads.
+    While one is generated here, those before it are compiled in other threads: the largest
+    first, so that little is left to wait for behind the last.
     """
-    for index, traced in list(tuning.traced.items()):
+    order = list(tuning.traced)
+    for index in sorted(order, key=lambda i: -len(tuning.traced[i].graph.graph.nodes)):
         if index == FALLBACK_INDEX and not _fallback_runs(tuning):
             continue
-        module = _generate(tuning, index, traced)
+        module = _generate(tuning, index, tuning.traced[index])
         if module is not None:
             tuning.modules[index] = module
             tuning.loads[index] = _load(module)
+    tuning.modules = {i: tuning.modules[i] for i in order if i in tuning.modules}
 
 
-def wait(tuning: Tuning, done: Callable[[str], None]) -> None:
+def wait(
+    tuning: Tuning, done: Callable[[str], None], loaded: Callable[[int], None]
+) -> None:
     """
     Waits for the loads; those that failed are out.
 
     Args:
         done: told of each.
+        loaded: given the index of each that is loaded, as soon as it is.
     """
+    indices = {load: index for index, load in tuning.loads.items()}
+    for load in as_completed(indices):
+        done("compiled")
+        if load.exception() is None:
+            loaded(indices[load])
     for index, load in tuning.loads.items():
         if error := load.exception():
             tuning.reject(index, failure_of(error).of("it does not compile"))
-        done("compiled")
     tuning.loads.clear()
 
 
@@ -112,7 +119,7 @@ def _generate(
     tuning: Tuning, index: int, traced: TracedCandidate
 ) -> SubgraphModule | None:
     """The candidate's module; None if it is out."""
-    mark_candidate(traced.graph)
+    traced.graph.meta[_IS_CANDIDATE] = True
     try:
         module = call_within(
             time_limit_s(),

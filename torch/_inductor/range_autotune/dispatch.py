@@ -16,7 +16,6 @@ from .. import config, ir
 from ..codegen.subgraph import inline_subgraph_to_ir_nodes
 from ..utils import convert_shape_to_inductor
 from ..virtualized import V
-from .compiling import mark_candidate
 
 
 if TYPE_CHECKING:
@@ -143,7 +142,6 @@ def _branch(
     patches = winner.candidate.config_patches
     name = f"size_branch_{next(_branch_numbers)}"
     gm, fakes = _with_symbols(winner.graph, site)
-    mark_candidate(gm)
     branch = lower_branch(gm, name, operands, fakes, outputs.tensors, patches)
     assert branch.graph is not None
     _tag(branch.graph.operations, patches)

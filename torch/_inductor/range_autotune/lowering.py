@@ -14,7 +14,6 @@ import torch
 
 from .. import config, ir
 from ..codegen.subgraph import inline_subgraph_to_ir_nodes
-from ..virtualized import V
 from . import compiling
 from .apart import fusion_speedup_threshold
 from .cache_key import Unhashable
@@ -30,7 +29,7 @@ from .ranges import DimRange, fill_gaps, Segment
 from .report import log_header, log_winners
 from .rounds import measure_rounds, recall
 from .stale_code import note_lowered
-from .tuning import as_for, prepare, Tuning
+from .tuning import as_for, known_tunings, outermost_graph, prepare, Tuning
 
 
 if TYPE_CHECKING:
@@ -39,10 +38,6 @@ if TYPE_CHECKING:
     from .registration import Registration
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
-
-# Where a graph keeps what was found out for its call sites. That refers to the graph, and
-# Inductor keeps shape environments for long: no table of ours or theirs would let it go.
-_KNOWN = "_custom_op_tunings"
 
 
 def lower_call(
@@ -123,7 +118,7 @@ def _tuning_of(registration: Registration, site: CallSite) -> Tuning:
     Of equal ones only the first is traced, compiled and measured.
     """
     key = _place(registration, site) or object()
-    known = _known_tunings()
+    known = known_tunings(outermost_graph())
     if key in known:
         same = as_for(known[key], site)
         if same is not None:
@@ -131,14 +126,6 @@ def _tuning_of(registration: Registration, site: CallSite) -> Tuning:
         key = object()
     known[key] = prepare(registration, site)
     return known[key]
-
-
-def _known_tunings() -> dict[Any, Tuning]:
-    """Of the outermost graph that is being compiled, by place."""
-    graph = V.graph
-    while parent := getattr(graph, "parent", None):
-        graph = parent
-    return vars(graph).setdefault(_KNOWN, {})
 
 
 def _place(registration: Registration, site: CallSite) -> Any:
@@ -177,7 +164,7 @@ def _measure_and_choose(tuning: Tuning) -> tuple[Segment[int], ...]:
         return (Segment(tuning.bounds, FALLBACK_INDEX),)
     if not tuning.measured:
         with preserve_rng_state(), _as_compiled_code():
-            measure_rounds(tuning, _known_tunings().values())
+            measure_rounds(tuning, known_tunings(outermost_graph()).values())
         if tuning.device.type != "cpu":
             torch.get_device_module(tuning.device).empty_cache()
     winners = choose_winners(tuning.measured, _choice_rules(tuning))

@@ -121,10 +121,7 @@ def time_candidates(
             break
         for index in _worth_sampling(samples):
             try:
-                sample_ms = samplers[index](runners[index])
-                if limit_s is not None and sample_ms > limit_s * 1e3:
-                    raise TookTooLong("a call of it", limit_s)
-                samples[index].append(sample_ms)
+                samples[index].append(_sample(samplers[index], runners[index], limit_s))
             except Exception as e:
                 failures[index] = failure_of(e)
                 del samples[index]
@@ -160,12 +157,20 @@ def _warm_up(
         counters["inductor"]["custom_op_candidate_timings"] += 1
         try:
             call_within(limit_s, "a call of it", _finished, run, device)
-            sample_ms = call_within(limit_s, "a call of it", samplers[index], run)
+            sample_ms = _sample(samplers[index], run, limit_s)
         except Exception as e:
             failures[index] = failure_of(e)
             continue
         samples[index] = [sample_ms] if sample_ms > _LONG_MS else []
     return samples, failures
+
+
+def _sample(sampler: Sampler, run: Runner, limit_s: float | None) -> float:
+    """A sample in ms, of what has come back in time before; raises TookTooLong."""
+    sample_ms = sampler(run)
+    if limit_s is not None and sample_ms > limit_s * 1e3:
+        raise TookTooLong("a call of it", limit_s)
+    return sample_ms
 
 
 def _finished(run: Runner, device: torch.device) -> None:

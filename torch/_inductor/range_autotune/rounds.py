@@ -57,15 +57,18 @@ def measure_rounds(tuning: Tuning, beside: Iterable[Tuning] = ()) -> None:
             waited for, since compilers take it from what is timed.
     """
     points = _points_of_rounds(tuning)
+    order = _in_order(tuning, points)
     found: dict[tuple[int, int | None], Entry] = {}
     steps = len(tuning.loads) + sum(map(len, points))
     with tuning_progress(tuning.name, steps) as progress:
-        compiling.wait(tuning, progress.done)
+        inputs: list[Any] = []  # those of the first place, if it is called at before
+        compiling.wait(tuning, progress.done, _caller(tuning, order[0], inputs))
         if tuning.device.type == "cpu":
             compiling.wait_for_quiet(beside)
-        for number, point in _in_order(tuning, points):
+        for number, point in order:
             competing = tuning.rounds[number]
-            entry = _measure_point(tuning, competing, point)
+            entry = _measure_point(tuning, competing, point, inputs)
+            inputs = []
             _remember(tuning, competing, point, entry)
             found[number, point.size] = entry
             progress.done(f"{competing.sizes} at {point.size}")
@@ -201,12 +204,19 @@ def _cache_entry(
     return place_text(tuning.site, options, point.values, tuning.hosts), texts
 
 
-def _measure_point(tuning: Tuning, competing: Round, point: SizePoint) -> Entry:
-    """Those that fail are out of all ranges."""
+def _measure_point(
+    tuning: Tuning, competing: Round, point: SizePoint, inputs: list[Any]
+) -> Entry:
+    """
+    Those that fail are out of all ranges.
+
+    Args:
+        inputs: candidates' arguments; empty if they are still to be made.
+    """
     reason = _too_large(tuning, point)
     if reason:
         log.info("%s: size %s is not measured: %s", tuning.name, point.size, reason)
-    mine = {} if reason else _runners(tuning, competing, point)
+    mine = {} if reason else _runners(tuning, competing, point, inputs)
     runners = _on_all_ranks(tuning, mine)
     if not runners:
         return Entry(too_large=reason)
@@ -267,13 +277,13 @@ def _points(tuning: Tuning, sizes: DimRange) -> list[SizePoint]:
     return list(found.values())
 
 
-def _runners(tuning: Tuning, competing: Round, point: SizePoint) -> Runners:
+def _runners(
+    tuning: Tuning, competing: Round, point: SizePoint, inputs: list[Any]
+) -> Runners:
     """One call of each candidate at a size, none if it needs more memory than there is."""
     try:
         _reject_in_process(tuning, competing, point)
-        inputs = make_inputs(
-            tuning.site, point, tuning.registration.options.input_gen_fns
-        )
+        inputs = inputs or _inputs(tuning, point)
     except Exception as e:
         if not is_out_of_memory(e):
             raise
@@ -281,17 +291,56 @@ def _runners(tuning: Tuning, competing: Round, point: SizePoint) -> Runners:
             "%s: size %s is not measured: %s", tuning.name, point.size, one_line(e)
         )
         return {}
-    symbol_values = [point.values[symbol] for symbol in tuning.site.symbols()]
-
-    def runner(module: SubgraphModule) -> Callable[[], Any]:
-        call = module.load().call
-        return lambda: call([*symbol_values, *inputs])
-
     return {
-        index: runner(module)
+        index: _runner(module, inputs)
         for index, module in tuning.modules.items()
         if tuning.competes(index, competing)
     }
+
+
+def _inputs(tuning: Tuning, point: SizePoint) -> list[Any]:
+    """The arguments of candidates' modules at a size: values of symbols, then inputs."""
+    symbol_values = [point.values[symbol] for symbol in tuning.site.symbols()]
+    gen_fns = tuning.registration.options.input_gen_fns
+    return [*symbol_values, *make_inputs(tuning.site, point, gen_fns)]
+
+
+def _runner(module: SubgraphModule, arguments: Sequence[Any]) -> Callable[[], Any]:
+    call = module.load().call
+    return lambda: call([*arguments])
+
+
+def _caller(
+    tuning: Tuning, first: tuple[int, SizePoint], inputs: list[Any]
+) -> Callable[[int], None]:
+    """
+    What calls a candidate where it is measured first, while others are compiled.
+
+    At its first call a Triton kernel benchmarks its configs. What goes wrong there goes
+    wrong again as it is timed. Nothing is called on a CPU, whose cores are the compilers',
+    nor what is to be called by all ranks in step or in another process before.
+
+    Args:
+        inputs: filled with the arguments at that place, before the first call.
+    """
+    number, point = first
+    waits = tuning.ranks or config.autotune_in_subproc
+    if waits or tuning.device.type == "cpu" or _too_large(tuning, point):
+        return lambda index: None
+    competing = tuning.rounds[number]
+
+    def call(index: int) -> None:
+        if not tuning.competes(index, competing):
+            return
+        try:
+            if not inputs:
+                inputs.extend(_inputs(tuning, point))
+            run = _runner(tuning.modules[index], inputs)
+            call_within(time_limit_s(), "a call of it", run)
+        except Exception as e:
+            log.debug("%s: a call ahead of time failed", tuning.name, exc_info=e)
+
+    return call
 
 
 def _reject_in_process(tuning: Tuning, competing: Round, point: SizePoint) -> None:

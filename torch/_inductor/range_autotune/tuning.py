@@ -45,11 +45,16 @@ if TYPE_CHECKING:
     import sympy
 
     from .. import ir
+    from ..graph import GraphLowering
     from .measure import RangeTimes
     from .ranges import Segment
     from .subgraph_module import SubgraphModule
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
+
+# Where a graph keeps what was found out for its call sites. That refers to the graph, and
+# Inductor keeps shape environments for long: no table of ours or theirs would let it go.
+_KNOWN = "_custom_op_tunings"
 
 LEFT_OUT_ELSEWHERE = Failure("another rank has left it out")
 
@@ -166,6 +171,19 @@ class Tuning:
         if index != PLAIN_INDEX and index not in self.apart:
             rejection = Rejection(candidate, failure.reason)
             warn_left_out(self.registration, rejection, where)
+
+
+def outermost_graph() -> GraphLowering:
+    """The graph that is being compiled, or the one that has it for a branch."""
+    graph = V.graph
+    while parent := getattr(graph, "parent", None):
+        graph = parent
+    return graph
+
+
+def known_tunings(graph: GraphLowering) -> dict[Any, Tuning]:
+    """What there was to decide in a graph and its branches as yet, by place."""
+    return vars(graph).setdefault(_KNOWN, {})
 
 
 def prepare(registration: Registration, site: CallSite) -> Tuning:

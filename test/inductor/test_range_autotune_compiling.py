@@ -1,0 +1,230 @@
+# Owner(s): ["module: inductor"]
+"""Tests of ``torch._inductor.range_autotune.compiling``, and of calls ahead of measuring."""
+
+import threading
+import types
+from concurrent.futures import Future
+from unittest import mock
+
+from range_autotune_testing import OpTestCase
+from test_custom_op_autotune import made_up_times
+from torch._inductor.graph import GraphLowering
+from torch._inductor.test_case import run_tests, TestCase
+from torch._inductor.utils import run_and_get_code
+from torch._inductor.virtualized import V
+from torch.testing._internal.common_utils import (
+    instantiate_parametrized_tests,
+    parametrize,
+)
+
+import torch
+from torch._inductor import config
+from torch._inductor.kernel.custom_op import CustomOpConfig, CustomOpRangeConfig
+from torch._inductor.range_autotune import compiling, rounds, size_dispatch
+from torch._inductor.range_autotune.compiling import kernel_suffix
+from torch._inductor.range_autotune.subgraph_module import SubgraphModule
+
+
+JOIN_S = 60.0
+
+
+def done(result=None, error=None):
+    future = Future()
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
+    return future
+
+
+class TestWait(TestCase):
+    def wait(self, loads, loaded):
+        """The indices of those that are out."""
+        out = []
+        tuning = types.SimpleNamespace(
+            loads=loads, reject=lambda index, failure: out.append(index)
+        )
+        args = (tuning, lambda text: None, loaded)
+        thread = threading.Thread(target=compiling.wait, args=args, daemon=True)
+        thread.start()
+        thread.join(JOIN_S)
+        self.assertFalse(thread.is_alive())
+        self.assertEqual(tuning.loads, {})
+        return out
+
+    def test_told_of_each_while_others_go_on(self):
+        slow = Future()
+        told = []
+
+        def loaded(index):
+            told.append(index)
+            if index == 1:
+                slow.set_result(None)
+
+        self.assertEqual(self.wait({0: slow, 1: done()}, loaded), [])
+        self.assertEqual(told, [1, 0])
+
+    def test_failures_are_out_in_order(self):
+        told = []
+        loads = {i: done(error=ValueError("bad") if i else None) for i in (2, 1, 0)}
+        self.assertEqual(self.wait(loads, told.append), [2, 1])
+        self.assertEqual(told, [0])
+
+
+class TestCallsAhead(TestCase):
+    """What is called as soon as it is loaded, at the place that is measured first."""
+
+    def caller(self, ranks=None, device="cuda"):
+        calls, inputs = [], []
+
+        def call(args):
+            calls.append(args)
+            if len(calls) == 2:
+                raise ValueError("not this one")
+
+        module = types.SimpleNamespace(call=call)
+        module.load = lambda: module
+        tuning = types.SimpleNamespace(
+            name="op",
+            ranks=ranks,
+            device=torch.device(device),
+            rounds=[None],
+            modules=dict.fromkeys(range(4), module),
+            competes=lambda index, competing: index != 3,
+        )
+        with mock.patch.object(rounds, "_too_large", return_value=None):
+            return rounds._caller(tuning, (0, "point"), inputs), calls, inputs
+
+    def test_each_gets_the_same_inputs(self):
+        call, calls, inputs = self.caller()
+        with mock.patch.object(rounds, "_inputs", return_value=["x", 1]) as made:
+            for index in range(4):
+                call(index)
+        # The second fails, which is told as it is timed; the last is in other ranges.
+        self.assertEqual(calls, [["x", 1]] * 3)
+        self.assertEqual(inputs, ["x", 1])
+        made.assert_called_once()
+
+    def test_without_inputs_nothing_is_called(self):
+        call, calls, inputs = self.caller()
+        with mock.patch.object(rounds, "_inputs", side_effect=MemoryError("none left")):
+            call(0)
+        self.assertEqual((calls, inputs), ([], []))
+
+    @parametrize("where", ("cpu", "ranks", "subproc"))
+    def test_not_where_others_come_first(self, where):
+        with config.patch(autotune_in_subproc=where == "subproc"):
+            call, calls, _ = self.caller(
+                ranks=(0, 1) if where == "ranks" else None,
+                device="cpu" if where == "cpu" else "cuda",
+            )
+        with mock.patch.object(rounds, "_inputs", return_value=["x"]):
+            call(0)
+        self.assertEqual(calls, [])
+
+
+def in_one_step(x):
+    return torch.exp(x)
+
+
+def in_three_steps(x):
+    return torch.exp(x + 1 - 1)
+
+
+class TestCompiling(OpTestCase):
+    def setUp(self):
+        super().setUp()
+        torch._dynamo.reset()
+        self.enterContext(config.patch(force_disable_caches=True))
+        self.op = self.define_op("op(Tensor x) -> Tensor")
+        self._library.impl("op", torch.exp, "CPU")
+        self._library.impl("op", torch.empty_like, "Meta")
+
+    def test_the_largest_is_compiled_first(self):
+        impls = (in_one_step, in_three_steps)
+        self.register(self.op, configs=[CustomOpConfig(impl) for impl in impls])
+        order, measured = [], []
+        generate = compiling.generate_module
+
+        def generate_module(gm, inputs, symbols, name, patches):
+            order.append(len(gm.graph.nodes))
+            return generate(gm, inputs, symbols, name, patches)
+
+        def first_is_best(size, index):
+            measured.append(index)
+            return 1.0 + index
+
+        with (
+            mock.patch.object(compiling, "generate_module", generate_module),
+            made_up_times(first_is_best),
+        ):
+            torch.compile(self.op)(torch.randn(8))
+        self.assertEqual(len(order), 3)
+        self.assertEqual(order, sorted(order, reverse=True))
+        self.assertEqual(measured[0], 0)  # the order of configs
+
+    @parametrize("winners", (1, 2))
+    def test_kernels_have_one_name_where_measured_and_where_emitted(self, winners):
+        ranges = [(0, 100), (100, 1000)]
+        self.register(
+            self.op,
+            configs=[
+                CustomOpRangeConfig("x", 0, ranges, [in_one_step, in_three_steps])
+            ],
+        )
+        names = {"measured": set(), "emitted": set()}
+
+        def spy(cls, method, kind, graph_of=lambda result: V.graph):
+            original = getattr(cls, method)
+
+            def call(*args, **kwargs):
+                result = original(*args, **kwargs)
+                with V.set_graph_handler(graph_of(result)):
+                    names[kind].add(kernel_suffix("source"))
+                return result
+
+            self.enterContext(mock.patch.object(cls, method, call))
+
+        spy(SubgraphModule, "__init__", "measured")
+        spy(size_dispatch, "lower_branch", "emitted", lambda branch: branch.graph)
+        spy(GraphLowering, "codegen", "emitted")
+
+        def best(size, index):
+            return 1.0 if index == int(winners == 2 and size >= 100) else 2.0
+
+        x = torch.randn(200)
+        torch._dynamo.mark_dynamic(x, 0)
+        with made_up_times(best):
+            torch.compile(self.op)(x)
+        self.assertEqual(len(names["measured"]), 1)
+        self.assertNotIn(None, names["measured"])
+        self.assertEqual(names["emitted"], names["measured"])
+
+    def test_kernels_of_other_graphs_are_numbered(self):
+        suffixes = []
+        codegen = GraphLowering.codegen
+
+        def spy(graph):
+            suffixes.append(kernel_suffix("source"))
+            return codegen(graph)
+
+        with mock.patch.object(GraphLowering, "codegen", spy):
+            torch.compile(lambda x: x.exp())(torch.randn(8))
+        self.assertEqual(suffixes, [None])
+
+    def test_kernels_are_named_after_the_ops_in_them(self):
+        self.register(self.op, configs=[CustomOpConfig(lambda x: torch.exp(-x))])
+        with (
+            config.patch("cpp.descriptive_names", "original_aten"),
+            made_up_times(lambda size, index: 1.0 + index),
+        ):
+            _, (code,) = run_and_get_code(torch.compile(self.op), torch.randn(8))
+        self.assertIn("cpp_fused_exp_neg_0 = ", code)
+
+
+instantiate_parametrized_tests(TestCallsAhead)
+instantiate_parametrized_tests(TestCompiling)
+
+
+if __name__ == "__main__":
+    run_tests()
