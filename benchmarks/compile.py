@@ -50,7 +50,7 @@ from torch._inductor.kernel.custom_op import (
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import Tensor
 
@@ -110,6 +110,8 @@ class Job:
         device: ``cuda`` or ``cpu``.
         candidates: how many implementations are registered; 0: the op is not.
         direct: whether an implementation is in the op's place.
+        together: whether all of them are, side by side and not tuned: what compiling them
+            takes alone.
         chains: of calls of the op, each on columns of another number.
         calls: of the op in each chain.
         other: layers without the op.
@@ -119,6 +121,7 @@ class Job:
     device: str
     candidates: int = 0
     direct: bool = False
+    together: bool = False
     chains: int = 1
     calls: int = 1
     other: int = 0
@@ -147,7 +150,9 @@ def other_layer(x: Tensor, weight: Tensor) -> Tensor:
 
 def make_model(job: Job) -> tuple[Callable[..., list[Tensor]], list[list[Any]]]:
     """A model with its arguments; the first dimension of all inputs is dynamic."""
-    op = norm_by_mean if job.direct else register(job)
+    ops: Sequence[Any] = IMPLEMENTATIONS[: job.candidates if job.together else 1]
+    if not (job.direct or job.together):
+        ops = [register(job)]
 
     def random(*shape: int) -> Tensor:
         return torch.randn(*shape, device=job.device)
@@ -162,13 +167,13 @@ def make_model(job: Job) -> tuple[Callable[..., list[Tensor]], list[list[Any]]]:
     # Layers of other widths, which share no kernels.
     others = [[inputs(w), random(w, w)] for w in range(64, 64 + 8 * job.other, 8)]
 
-    def chain(x: Tensor, weights: list[Tensor]) -> Tensor:
+    def chain(op: Any, x: Tensor, weights: list[Tensor]) -> Tensor:
         for weight in weights:
             x = torch.relu(op(x, weight)) + x
         return x
 
     def model(chains: Any, others: Any) -> list[Tensor]:
-        results = [chain(x, weights) for x, weights in chains]
+        results = [chain(op, x, weights) for x, weights in chains for op in ops]
         return results + [other_layer(x, weight) for x, weight in others]
 
     return model, [chains, others]
@@ -203,7 +208,7 @@ def work(job: Job) -> None:
     warnings.simplefilter("ignore")
     warm_up(job.device)
     model, args = make_model(job)
-    if not job.direct:
+    if not (job.direct or job.together):
         for x, weights in args[0]:  # what the op itself does on its first call
             torch.ops.compile_time.norm(x, weights[0])
     known = {
@@ -293,10 +298,15 @@ def table_of_goals(devices: list[str]) -> list[Row]:
     def untuned(job: Job) -> Run:
         return Run(dataclasses.replace(job, direct=True))
 
-    rows = [beside_base("5 ranges × 4 candidates, CPU", Job("cpu", 4), 1 / 5)]
+    def tuning(work: str, job: Job, goal: float) -> Row:
+        row = beside_base(work, job, goal)
+        together = dataclasses.replace(job, together=True)
+        row.runs["its candidates side by side, not tuned"] = Run(together)
+        return row
+
+    rows = [tuning("5 ranges × 4 candidates, CPU", Job("cpu", 4), 1 / 5)]
     if "cuda" in devices:
-        job = Job("cuda", 6)
-        rows.append(beside_base("5 ranges × 6 candidates, GPU", job, 1 / 4))
+        rows.append(tuning("5 ranges × 6 candidates, GPU", Job("cuda", 6), 1 / 4))
     rows += [
         Row(
             "tuning 24 call sites of one op, over tuning one",

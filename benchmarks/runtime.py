@@ -17,6 +17,7 @@ import argparse
 import functools
 import itertools
 import logging
+import random
 import statistics
 import time
 from typing import Any, TYPE_CHECKING
@@ -122,6 +123,7 @@ def measure(chosen: str) -> dict[str, dict[str, dict[int, float]]]:
     """Medians in µs by workload, variant and size."""
     results: dict[str, dict[str, dict[int, float]]] = {}
     sample = sampler()
+    order = random.Random(0)
     for number, workload in enumerate(WORKLOADS):
         if chosen not in workload.name:
             continue
@@ -133,8 +135,10 @@ def measure(chosen: str) -> dict[str, dict[str, dict[int, float]]]:
             args = workload.inputs(size)
             samples: dict[str, list[float]] = {name: [] for name in variants}
             for _ in range(ROUNDS):
-                for name, fn in variants.items():
-                    samples[name].append(sample(functools.partial(fn, *args)))
+                # What ran before leaves its traces in caches.
+                for name in order.sample(list(variants), len(variants)):
+                    call = functools.partial(variants[name], *args)
+                    samples[name].append(sample(call))
             for name, values in samples.items():
                 times[name][size] = statistics.median(values)
         results[workload.name] = times

@@ -1,5 +1,5 @@
 # Owner(s): ["module: inductor"]
-"""Tests of ``torch._inductor.range_autotune.compiling``, and of calls ahead of measuring."""
+"""Tests of ``torch._inductor.range_autotune.compiling``."""
 
 import threading
 import types
@@ -20,7 +20,7 @@ from torch.testing._internal.common_utils import (
 import torch
 from torch._inductor import config
 from torch._inductor.kernel.custom_op import CustomOpConfig, CustomOpRangeConfig
-from torch._inductor.range_autotune import compiling, rounds, size_dispatch
+from torch._inductor.range_autotune import compiling, size_dispatch
 from torch._inductor.range_autotune.compiling import kernel_suffix
 from torch._inductor.range_autotune.subgraph_module import SubgraphModule
 
@@ -69,58 +69,6 @@ class TestWait(TestCase):
         loads = {i: done(error=ValueError("bad") if i else None) for i in (2, 1, 0)}
         self.assertEqual(self.wait(loads, told.append), [2, 1])
         self.assertEqual(told, [0])
-
-
-class TestCallsAhead(TestCase):
-    """What is called as soon as it is loaded, at the place that is measured first."""
-
-    def caller(self, ranks=None, device="cuda"):
-        calls, inputs = [], []
-
-        def call(args):
-            calls.append(args)
-            if len(calls) == 2:
-                raise ValueError("not this one")
-
-        module = types.SimpleNamespace(call=call)
-        module.load = lambda: module
-        tuning = types.SimpleNamespace(
-            name="op",
-            ranks=ranks,
-            device=torch.device(device),
-            rounds=[None],
-            modules=dict.fromkeys(range(4), module),
-            competes=lambda index, competing: index != 3,
-        )
-        with mock.patch.object(rounds, "_too_large", return_value=None):
-            return rounds._caller(tuning, (0, "point"), inputs), calls, inputs
-
-    def test_each_gets_the_same_inputs(self):
-        call, calls, inputs = self.caller()
-        with mock.patch.object(rounds, "_inputs", return_value=["x", 1]) as made:
-            for index in range(4):
-                call(index)
-        # The second fails, which is told as it is timed; the last is in other ranges.
-        self.assertEqual(calls, [["x", 1]] * 3)
-        self.assertEqual(inputs, ["x", 1])
-        made.assert_called_once()
-
-    def test_without_inputs_nothing_is_called(self):
-        call, calls, inputs = self.caller()
-        with mock.patch.object(rounds, "_inputs", side_effect=MemoryError("none left")):
-            call(0)
-        self.assertEqual((calls, inputs), ([], []))
-
-    @parametrize("where", ("cpu", "ranks", "subproc"))
-    def test_not_where_others_come_first(self, where):
-        with config.patch(autotune_in_subproc=where == "subproc"):
-            call, calls, _ = self.caller(
-                ranks=(0, 1) if where == "ranks" else None,
-                device="cpu" if where == "cpu" else "cuda",
-            )
-        with mock.patch.object(rounds, "_inputs", return_value=["x"]):
-            call(0)
-        self.assertEqual(calls, [])
 
 
 def in_one_step(x):
@@ -222,7 +170,6 @@ class TestCompiling(OpTestCase):
         self.assertIn("cpp_fused_exp_neg_0 = ", code)
 
 
-instantiate_parametrized_tests(TestCallsAhead)
 instantiate_parametrized_tests(TestCompiling)
 
 

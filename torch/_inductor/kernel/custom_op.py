@@ -115,7 +115,9 @@ def register_custom_op_autotuning(
         split_points: the last sizes of all ranges but the unbounded one, increasing.
         min_speedup_threshold: an implementation wins only where it is this many times as
             fast as the op itself.
-        benchmark_with_cudagraphs: measure replayed CUDA graphs.
+        benchmark_with_cudagraphs: measure replayed CUDA graphs; of candidates with
+            collectives, the device's time alone. Otherwise a candidate that calls Python
+            is charged the host's time, unless the model is compiled to CUDA graphs.
         include_fallback: whether the op itself competes. It stays the last resort.
         representative_sizes: sizes of the dispatch dimension to measure at, for the
             ranges that hold any of them.

@@ -431,13 +431,13 @@ def _object_to(tuning: Tuning, index: int, reason: str) -> None:
 
 
 def _times(tuning: Tuning, runners: Mapping[int, Callable[[], Any]]) -> Times:
-    calling_python = [i for i in runners if tuning.traced[i].calls_python]
+    cudagraphs = tuning.registration.options.benchmark_with_cudagraphs
+    waits_for_host = not (cudagraphs or config.triton.cudagraphs)
+    calling_python = [
+        i for i in runners if waits_for_host and tuning.traced[i].calls_python
+    ]
     if tuning.ranks:
         return time_in_step(runners, tuning.device, tuning.ranks, calling_python)
     return time_candidates(
-        runners,
-        tuning.device,
-        tuning.registration.options.benchmark_with_cudagraphs,
-        calling_python,
-        time_limit_s(),
+        runners, tuning.device, cudagraphs, calling_python, time_limit_s()
     )

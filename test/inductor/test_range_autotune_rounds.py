@@ -1,0 +1,105 @@
+# Owner(s): ["module: inductor"]
+"""Tests of ``torch._inductor.range_autotune.rounds``."""
+
+import types
+from unittest import mock
+
+from torch._inductor.test_case import run_tests, TestCase
+from torch.testing._internal.common_utils import (
+    instantiate_parametrized_tests,
+    parametrize,
+)
+
+import torch
+from torch._inductor import config
+from torch._inductor.range_autotune import rounds
+
+
+class TestCallsAhead(TestCase):
+    """What is called as soon as it is loaded, at the place that is measured first."""
+
+    def caller(self, ranks=None, device="cuda"):
+        calls, inputs = [], []
+
+        def call(args):
+            calls.append(args)
+            if len(calls) == 2:
+                raise ValueError("not this one")
+
+        module = types.SimpleNamespace(call=call)
+        module.load = lambda: module
+        tuning = types.SimpleNamespace(
+            name="op",
+            ranks=ranks,
+            device=torch.device(device),
+            rounds=[None],
+            modules=dict.fromkeys(range(4), module),
+            competes=lambda index, competing: index != 3,
+        )
+        with mock.patch.object(rounds, "_too_large", return_value=None):
+            return rounds._caller(tuning, (0, "point"), inputs), calls, inputs
+
+    def test_each_gets_the_same_inputs(self):
+        call, calls, inputs = self.caller()
+        with mock.patch.object(rounds, "_inputs", return_value=["x", 1]) as made:
+            for index in range(4):
+                call(index)
+        # The second fails, which is told as it is timed; the last is in other ranges.
+        self.assertEqual(calls, [["x", 1]] * 3)
+        self.assertEqual(inputs, ["x", 1])
+        made.assert_called_once()
+
+    def test_without_inputs_nothing_is_called(self):
+        call, calls, inputs = self.caller()
+        with mock.patch.object(rounds, "_inputs", side_effect=MemoryError("none left")):
+            call(0)
+        self.assertEqual((calls, inputs), ([], []))
+
+    @parametrize("where", ("cpu", "ranks", "subproc"))
+    def test_not_where_others_come_first(self, where):
+        with config.patch(autotune_in_subproc=where == "subproc"):
+            call, calls, _ = self.caller(
+                ranks=(0, 1) if where == "ranks" else None,
+                device="cpu" if where == "cpu" else "cuda",
+            )
+        with mock.patch.object(rounds, "_inputs", return_value=["x"]):
+            call(0)
+        self.assertEqual(calls, [])
+
+
+class TestHostsTime(TestCase):
+    """Which candidates are charged it."""
+
+    def charged(self, ranks=None, benchmark_with_cudagraphs=False):
+        candidates = [types.SimpleNamespace(calls_python=i > 0) for i in range(3)]
+        options = types.SimpleNamespace(
+            benchmark_with_cudagraphs=benchmark_with_cudagraphs
+        )
+        tuning = types.SimpleNamespace(
+            ranks=ranks,
+            device=torch.device("cuda"),
+            traced=candidates,
+            registration=types.SimpleNamespace(options=options),
+        )
+        name = "time_in_step" if ranks else "time_candidates"
+        with mock.patch.object(rounds, name) as timed:
+            rounds._times(tuning, dict.fromkeys(range(3)))
+        return timed.call_args.args[3]
+
+    @parametrize("ranks", (None, (0, 1)))
+    def test_those_that_call_python(self, ranks):
+        self.assertEqual(self.charged(ranks), [1, 2])
+
+    @parametrize("ranks", (None, (0, 1)))
+    def test_none_where_cuda_graphs_are_replayed(self, ranks):
+        with config.patch("triton.cudagraphs", True):
+            self.assertEqual(self.charged(ranks), [])
+        self.assertEqual(self.charged(ranks, benchmark_with_cudagraphs=True), [])
+
+
+instantiate_parametrized_tests(TestCallsAhead)
+instantiate_parametrized_tests(TestHostsTime)
+
+
+if __name__ == "__main__":
+    run_tests()
