@@ -149,6 +149,7 @@ class Case:
         winners: of each range, FALLBACK for the op itself.
         marked: whether implementations add a marker.
         deferred: whether choices wait until the graph is lowered.
+        training: whether there is a backward pass, which calls the op too.
     """
 
     shape: tuple[int, ...]
@@ -173,6 +174,7 @@ class Case:
     all_dynamic: bool
     calls: str = "once"
     deferred: bool = True
+    training: bool = False
 
     def schema(self, name: str) -> str:
         kinds = {"none": "Tensor?", "optional": "Tensor?", "list": "Tensor[]"}
@@ -304,6 +306,42 @@ class Case:
         total = acc.sum(self.dim - 1 if len(self.shape) > 1 else 0)
         return [acc, total] if self.outputs == "Tensor[]" else (acc, total)
 
+    def gradients(self, results: Any, inputs: Sequence[Tensor]) -> list[Tensor | None]:
+        """Of the inputs, none where nothing is trained."""
+        if not self.training:
+            return []
+        loss = sum(
+            (result * i).sum()
+            for i, result in enumerate(pytree.tree_leaves(results), 1)
+            if result.requires_grad
+        )
+        return [*torch.autograd.grad(loss, inputs, allow_unused=True)]
+
+    def register_backward(self, op: Any, library: Any) -> None:
+        """
+        Something that calls the op with the gradient for its first tensor, the derivative
+        or not.
+        """
+
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            others = inputs[1:]
+            ctx.others = [None if isinstance(o, torch.Tensor) else o for o in others]
+            ctx.tensors = [isinstance(other, torch.Tensor) for other in others]
+            ctx.save_for_backward(*(o for o in others if isinstance(o, torch.Tensor)))
+
+        def backward(ctx: Any, grad: Tensor, *_: Any) -> Any:
+            saved = iter(ctx.saved_tensors)
+            others = [
+                next(saved) if is_tensor else other
+                for is_tensor, other in zip(ctx.tensors, ctx.others)
+            ]
+            first, *_ = pytree.tree_leaves(op(grad, *others))
+            return first, *(None for _ in others)
+
+        torch.library.register_autograd(
+            op._name, backward, setup_context=setup_context, lib=library
+        )
+
     def implementation(self, index: int, op: Any) -> Callable[..., Any]:
         variant, naming = self.variants[index]
 
@@ -429,9 +467,12 @@ def cases(draw: Callable[[Any], Any]) -> Case:
     shape = [draw(st.sampled_from([2, 3, 5, 1, 0])) for _ in range(rank)]
     dim = draw(st.integers(0, rank - 1))
     shape[dim] = draw(st.integers(4, 40))
+    # Autograd of custom ops knows neither lists nor arguments that may only be named.
+    training = draw(st.integers(0, 3)) == 0
     dtypes = [torch.float32, torch.bfloat16, torch.int64, torch.bool]
-    dtype = draw(st.sampled_from(dtypes))
-    extra = tuple(draw(st.lists(st.sampled_from(EXTRA_TENSORS), max_size=2)))
+    dtype = torch.float32 if training else draw(st.sampled_from(dtypes))
+    kinds = [kind for kind in EXTRA_TENSORS if not (training and kind == "list")]
+    extra = tuple(draw(st.lists(st.sampled_from(kinds), max_size=2)))
     # One element repeated along a size that is none of the first call's would be a guard.
     layouts = [name for name in LAYOUTS if name != "expanded" or dim > 0]
     edges = sorted(draw(st.sets(st.integers(3, 48), min_size=2, max_size=4)))
@@ -451,6 +492,7 @@ def cases(draw: Callable[[Any], Any]) -> Case:
     )
     scales = [("float scale=2.0", value) for value in (None, 0.5)]
     scales += [("SymInt? scale=None", value) for value in (None, 3, "size")]
+    outputs = [kind for kind in OUTPUTS if not (training and kind == "Tensor[]")]
     return Case(
         shape=tuple(shape),
         dim=dim,
@@ -460,8 +502,8 @@ def cases(draw: Callable[[Any], Any]) -> Case:
         dispatch_on=draw(st.integers(0, 2)),
         negative_dim=draw(st.booleans()),
         scale=draw(st.sampled_from([None, *scales])),
-        keyword_only=draw(st.booleans()),
-        outputs=draw(st.sampled_from(OUTPUTS)),
+        keyword_only=not training and draw(st.booleans()),
+        outputs=draw(st.sampled_from(outputs)),
         transposed_output=draw(st.booleans()),
         resize=draw(st.sampled_from(list(RESIZES))),
         prologue=draw(st.sampled_from(list(PROLOGUES))),
@@ -469,11 +511,12 @@ def cases(draw: Callable[[Any], Any]) -> Case:
         variants=tuple(variants),
         ranges=tuple(ranges),
         winners=tuple(draw(st.integers(-1, len(variants) - 1)) for _ in ranges),
-        marked=dtype != torch.bool and draw(st.integers(0, 3)) > 0,
+        marked=not (dtype == torch.bool or training) and draw(st.integers(0, 3)) > 0,
         fusion=draw(st.booleans()),
         all_dynamic=draw(st.booleans()),
         calls=draw(st.sampled_from(CALLS)),
         deferred=draw(st.integers(0, 3)) > 0,
+        training=training,
     )
 
 
@@ -497,6 +540,8 @@ def registered(case: Case, name: str) -> Iterator[Any]:
         kernel = named_as(case.compute, op)
         library.impl(name, kernel, "CompositeExplicitAutograd")
         torch.library.register_fake(f"custom_op_fuzz::{name}", fake, lib=library)
+        if case.training:
+            case.register_backward(op, library)
         tensor_name, dim = case.dispatch()
         impls = [case.implementation(i, op) for i in range(len(case.variants))]
         if case.negative_dim:
@@ -607,12 +652,16 @@ def check(case: Case) -> int:
         for i, sizes in enumerate(case.sizes()):
             inputs = [x for size in sizes for x in case.inputs(size, more=i % 2)]
             for tensor in inputs:
+                tensor.requires_grad_(case.training)
                 mark_dynamic(case, tensor)
             with torch._dynamo.config.patch(error_on_recompile=i > 0):
                 result = compiled(*inputs)
+                gradients = case.gradients(result, inputs)
             winners = times.winners([case.dispatched(size) for size in sizes])
             expected = case.expected(op, winners)(*inputs)
-            assert_same(result, expected, f"at {sizes}, winners {winners}")
+            where = f"at {sizes}, winners {winners}"
+            assert_same(result, expected, where)
+            assert_same(gradients, case.gradients(expected, inputs), f"grad {where}")
     assert all("guards on a size" in w for w in warnings), warnings
     return len(warnings)
 
@@ -629,6 +678,9 @@ def assert_same(result: Any, expected: Any, where: str) -> None:
     results, wanted = pytree.tree_leaves(result), pytree.tree_leaves(expected)
     assert len(results) == len(wanted), where
     for i, (got, want) in enumerate(zip(results, wanted)):
+        if want is None:
+            assert got is None, where
+            continue
         tolerance = TOLERANCES.get(want.dtype, {})
         where_of_it = f"output {i} {where}: "
         assert_close(got, want, **tolerance, msg=where_of_it.__add__)

@@ -99,7 +99,9 @@ def register_custom_op_autotuning(
     registrations that it began with.
 
     Ranges are given in one of three forms: range fields on CustomOpConfigs,
-    CustomOpRangeConfigs, or ``dispatch_on`` with ``split_points``.
+    CustomOpRangeConfigs, or ``dispatch_on`` with ``split_points``. They say which
+    candidates compete where; a range in which no one candidate is good at all sizes is
+    cut where its winner changes.
 
     Args:
         custom_op: made by ``torch.library.custom_op``, or an overload such as

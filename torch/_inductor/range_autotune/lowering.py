@@ -15,16 +15,15 @@ import torch
 from .. import config, ir
 from ..codegen.subgraph import inline_subgraph_to_ir_nodes
 from . import compiling
-from .apart import fusion_speedup_threshold
 from .cache_key import Unhashable
 from .call_site import CallSite, NotTunable
-from .candidates import CandidateError, FALLBACK_INDEX, one_line, PLAIN_INDEX
+from .candidates import CandidateError, FALLBACK_INDEX, one_line
 from .collectives import has_collective
 from .deferred import defer, lowered_as_not_registered
 from .dispatch import emit_dispatch, emit_winner
 from .graph_text import SymbolNames
 from .inputs import hint
-from .measure import ChoiceRules, choose_winners
+from .measure import choose_winners
 from .ranges import DimRange, fill_gaps, Segment
 from .report import log_header, log_winners
 from .rounds import measure_rounds, recall
@@ -167,7 +166,7 @@ def _measure_and_choose(tuning: Tuning) -> tuple[Segment[int], ...]:
             measure_rounds(tuning, known_tunings(outermost_graph()).values())
         if tuning.device.type != "cpu":
             torch.get_device_module(tuning.device).empty_cache()
-    winners = choose_winners(tuning.measured, _choice_rules(tuning))
+    winners = choose_winners(tuning.measured, tuning.choice_rules())
     log_winners(tuning, tuning.measured, winners)
     return _over_possible_sizes(winners, tuning.bounds)
 
@@ -196,18 +195,6 @@ def _over_possible_sizes(
         if (sizes := segment.sizes.intersect(bounds))
     ]
     return fill_gaps(possible, bounds, FALLBACK_INDEX)
-
-
-def _choice_rules(tuning: Tuning) -> ChoiceRules:
-    return ChoiceRules(
-        fallback=FALLBACK_INDEX,
-        plain=PLAIN_INDEX,
-        apart=tuning.apart,
-        fusion_speedup=fusion_speedup_threshold() or 0.0,
-        min_speedup=tuning.registration.options.min_speedup_threshold,
-        force=config.test_configs.force_custom_op_decomposition,
-        merge=not config.test_configs.force_no_impl_grouping,
-    )
 
 
 def emit(

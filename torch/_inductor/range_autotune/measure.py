@@ -20,7 +20,7 @@ import torch
 from ..runtime.benchmarking import benchmarker
 from .candidates import one_line
 from .limits import call_within, is_out_of_memory, TookTooLong
-from .ranges import DimRange, merge_neighbours, Segment
+from .ranges import ANY_SIZE, DimRange, merge_neighbours, Segment
 
 
 if TYPE_CHECKING:
@@ -338,6 +338,30 @@ def as_good_as_best(measured: RangeTimes, rules: ChoiceRules) -> dict[int, float
         and _largest_loss(measured, best, index) <= _NOISE_LIMIT
         and (rules.min_speedup <= 1 or score * rules.min_speedup <= fallback)
     }
+
+
+def loss_of_winner(at: Mapping[int, Times], rules: ChoiceRules) -> float:
+    """
+    How much slower a range's winner is at one of its sizes than the winner there, beyond
+    what two times of one kernel may differ by; negative or zero if it is at none.
+    """
+
+    def winner_at(sizes: Mapping[int, Times]) -> int:
+        good = as_good_as_best(RangeTimes(ANY_SIZE, {**sizes}), rules)
+        return min(good, key=good.__getitem__)
+
+    winner = winner_at(at)
+    losses = [0.0]
+    for size, times in at.items():
+        ours, best = times.get(winner), times.get(winner_at({size: times}))
+        if not isinstance(best, Timing):
+            continue
+        if not isinstance(ours, Timing):
+            return math.inf
+        error = 2 * math.hypot(ours.error, best.error)
+        loss = ours.ms / best.ms - 1 if best.ms else 0.0
+        losses.append(loss - max(error, _NOISE_LIMIT))
+    return max(losses)
 
 
 def _fused_or_apart(scores: dict[int, float], rules: ChoiceRules) -> dict[int, float]:

@@ -5,22 +5,20 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
-import math
 from typing import Any, TYPE_CHECKING
 
 from .. import config
 from . import compiling
 from .candidates import FALLBACK_INDEX, one_line
 from .collectives import (
-    as_on_first_rank,
     common_comparisons,
     common_to_all_ranks,
     known_to_all_ranks,
     time_in_step,
 )
+from .cuts import cut
 from .inputs import (
     have_memory,
-    hint_point,
     make_inputs,
     may_hold,
     point_for_size,
@@ -29,7 +27,7 @@ from .inputs import (
 from .limits import call_within, is_out_of_memory, time_limit_s
 from .measure import Failure, RangeTimes, time_candidates, Times
 from .numerics import find_mismatch, NotCompared
-from .ranges import DimRange, representative_sizes
+from .places import in_order, points_of_rounds
 from .timing_cache import candidate_text, Entry, lookup, place_text, store
 from .trial import try_in_process
 from .tuning import LEFT_OUT_ELSEWHERE
@@ -40,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from .numerics import Comparison
+    from .ranges import DimRange
     from .subgraph_module import SubgraphModule
     from .tuning import Round, Tuning
 
@@ -56,8 +55,8 @@ def measure_rounds(tuning: Tuning, beside: Iterable[Tuning] = ()) -> None:
         beside: other call sites, whose candidates may still be loaded; on a CPU that is
             waited for, since compilers take it from what is timed.
     """
-    points = _points_of_rounds(tuning)
-    order = _in_order(tuning, points)
+    points = points_of_rounds(tuning)
+    order = in_order(tuning, points)
     found: dict[tuple[int, int | None], Entry] = {}
     steps = len(tuning.loads) + sum(map(len, points))
     with tuning_progress(tuning.name, steps) as progress:
@@ -65,15 +64,23 @@ def measure_rounds(tuning: Tuning, beside: Iterable[Tuning] = ()) -> None:
         compiling.wait(tuning, progress.done, _caller(tuning, order[0], inputs))
         if tuning.device.type == "cpu":
             compiling.wait_for_quiet(beside)
-        for number, point in order:
-            competing = tuning.rounds[number]
+
+        def measure(competing: Round, point: SizePoint) -> Entry:
+            nonlocal inputs
             entry = _measure_point(tuning, competing, point, inputs)
             inputs = []
             _remember(tuning, competing, point, entry)
-            found[number, point.size] = entry
             progress.done(f"{competing.sizes} at {point.size}")
-    entries = [[found[i, p.size] for p in row] for i, row in enumerate(points)]
-    _conclude(tuning, points, entries)
+            return entry
+
+        def measure_between(competing: Round, point: SizePoint) -> Entry:
+            progress.add_steps(1)
+            return measure(competing, point)
+
+        for number, point in order:
+            found[number, point.size] = measure(tuning.rounds[number], point)
+        entries = [[found[i, p.size] for p in row] for i, row in enumerate(points)]
+        _conclude(tuning, points, entries, measure_between)
 
 
 def recall(tuning: Tuning) -> bool:
@@ -82,18 +89,38 @@ def recall(tuning: Tuning) -> bool:
 
     Candidates that failed there are out here, too.
     """
-    points = _points_of_rounds(tuning)
+    points = points_of_rounds(tuning)
     entries = _known_entries(tuning, points)
     if tuning.ranks:
         entries = known_to_all_ranks(entries, tuning.ranks)
     if entries is None:
         return False
-    for number, point in _in_order(tuning, points):
-        entry = entries[number][points[number].index(point)]
+
+    def learn(competing: Round, point: SizePoint, entry: Entry) -> None:
         _judge(tuning, entry.comparisons, point)
-        _reject_failures(tuning, entry.times, tuning.rounds[number].sizes)
-    _conclude(tuning, points, entries)
+        _reject_failures(tuning, entry.times, competing.sizes)
+
+    def known_between(competing: Round, point: SizePoint) -> Entry:
+        entry = _known_entry(tuning, competing, point)
+        if tuning.ranks:
+            entry = known_to_all_ranks(entry, tuning.ranks)
+        if entry is None:
+            raise _NotKnown
+        learn(competing, point, entry)
+        return entry
+
+    for number, point in in_order(tuning, points):
+        entry = entries[number][points[number].index(point)]
+        learn(tuning.rounds[number], point, entry)
+    try:
+        _conclude(tuning, points, entries, known_between)
+    except _NotKnown:
+        return False
     return True
+
+
+class _NotKnown(Exception):
+    """The timing cache does not have a place."""
 
 
 def _known_entries(
@@ -125,47 +152,57 @@ def _conclude(
     tuning: Tuning,
     points: Sequence[Sequence[SizePoint]],
     entries: Sequence[Sequence[Entry]],
+    entry_at: Callable[[Round, SizePoint], Entry],
 ) -> None:
-    """Keeps the times of those that have not failed in any range."""
+    """
+    Keeps the times of those that have not failed in any range, cut where winners change.
+
+    Args:
+        entry_at: finds out about a place between the points.
+    """
     _object_to_uncompared(tuning)
+    rules = tuning.choice_rules()
+    pieces: list[RangeTimes] = []
+    for competing, row, known in zip(tuning.rounds, points, entries):
+        at = {p.size: entry.times for p, entry in zip(row, known)}
+        whole = _without_rejected(tuning, RangeTimes(competing.sizes, at))
+        probe = functools.partial(_probe, tuning, competing, entry_at)
+        found = cut(whole, rules, probe)
+        if len(found) > 1:
+            edges = ", ".join(str(piece.sizes.start) for piece in found[1:])
+            log.info(
+                "Range %s is cut at %s: its winner changes there",
+                competing.sizes,
+                edges,
+            )
+        pieces += found
+    tuning.measured = [_without_rejected(tuning, piece) for piece in pieces]
 
-    def times_of(entry: Entry) -> Times:
-        return {i: t for i, t in entry.times.items() if i in tuning.traced}
 
-    tuning.measured = [
-        RangeTimes(
-            competing.sizes,
-            {p.size: times for p, e in zip(row, known) if (times := times_of(e))},
-        )
-        for competing, row, known in zip(tuning.rounds, points, entries)
-    ]
-
-
-def _points_of_rounds(tuning: Tuning) -> list[list[SizePoint]]:
-    return [_points(tuning, competing.possible) for competing in tuning.rounds]
+def _without_rejected(tuning: Tuning, measured: RangeTimes) -> RangeTimes:
+    at = {
+        size: {i: t for i, t in times.items() if i in tuning.traced}
+        for size, times in measured.at.items()
+    }
+    return RangeTimes(
+        measured.sizes, {size: times for size, times in at.items() if times}
+    )
 
 
-def _in_order(
-    tuning: Tuning, points: Sequence[Sequence[SizePoint]]
-) -> list[tuple[int, SizePoint]]:
-    """
-    What is measured when: each round's points, by the number of the round.
-
-    Begins near the size that the model is compiled with, for Triton kernels choose their
-    configs at their first call: at the size where they would without tuning. Of ranks
-    that measure in step, which may be compiled with a size each, the first one's counts.
-    """
-    numbered = [(i, point) for i, row in enumerate(points) for point in row]
-    if tuning.size is None:
-        return numbered
-    here = hint_point(tuning.site, tuning.size).size or 1
-    if tuning.ranks:
-        here = as_on_first_rank(here, tuning.ranks)
-
-    def distance(entry: tuple[int, SizePoint]) -> float:
-        return abs(math.log((entry[1].size or 1) / here))
-
-    return sorted(numbered, key=distance)
+def _probe(
+    tuning: Tuning,
+    competing: Round,
+    entry_at: Callable[[Round, SizePoint], Entry],
+    within: DimRange,
+    near: int,
+) -> tuple[int, Times] | None:
+    """The times at a size between those that are measured in any case."""
+    assert tuning.size is not None
+    point = point_for_size(tuning.site, tuning.size, near, within)
+    if point is None or point.size is None:
+        return None
+    times = entry_at(competing, point).times
+    return point.size, {i: t for i, t in times.items() if i in tuning.traced}
 
 
 def _reject_failures(tuning: Tuning, times: Times, sizes: DimRange) -> None:
@@ -252,29 +289,6 @@ def _on_all_ranks(tuning: Tuning, runners: Runners) -> Runners:
         if index not in common:
             tuning.reject(index, LEFT_OUT_ELSEWHERE)
     return {index: runners[index] for index in common}
-
-
-def _points(tuning: Tuning, sizes: DimRange) -> list[SizePoint]:
-    """Where a range is measured."""
-    size, site = tuning.size, tuning.site
-    if size is None:
-        return [hint_point(site)]
-    options = tuning.registration.options
-    wanted = [s for s in options.representative_sizes if s in sizes]
-    wanted = wanted or list(representative_sizes(sizes, options.unbounded_size))
-    points = [point_for_size(site, size, w, sizes) for w in wanted]
-    found = {p.size: p for p in points if p is not None}
-    if not found:
-        point = hint_point(site, size)
-        log.info(
-            "%s: no input has a size %s in range %s; measured at %s",
-            tuning.name,
-            size,
-            sizes,
-            point.size,
-        )
-        return [point]
-    return list(found.values())
 
 
 def _runners(

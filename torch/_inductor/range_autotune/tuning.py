@@ -33,7 +33,7 @@ from .collectives import (
     topology,
 )
 from .inputs import size_bounds
-from .measure import Failure
+from .measure import ChoiceRules, Failure
 from .ranges import ANY_SIZE, DimRange
 from .registration import Contest, make_contest, Registration
 from .report import warn_left_out
@@ -142,6 +142,18 @@ class Tuning:
         """Whether the op itself may win by its time; it is the last resort in any case."""
         forced = config.test_configs.force_custom_op_decomposition is False
         return self.registration.options.include_fallback or forced
+
+    def choice_rules(self) -> ChoiceRules:
+        """How the winners follow from the times."""
+        return ChoiceRules(
+            fallback=FALLBACK_INDEX,
+            plain=PLAIN_INDEX,
+            apart=self.apart,
+            fusion_speedup=fusion_speedup_threshold() or 0.0,
+            min_speedup=self.registration.options.min_speedup_threshold,
+            force=config.test_configs.force_custom_op_decomposition,
+            merge=not config.test_configs.force_no_impl_grouping,
+        )
 
     def competes(self, index: int, competing: Round) -> bool:
         """Whether a candidate that is still in runs in a range."""

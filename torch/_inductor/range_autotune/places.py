@@ -1,0 +1,71 @@
+"""Where candidates are measured: the sizes of each range, and their order."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import TYPE_CHECKING
+
+from .collectives import as_on_first_rank
+from .inputs import hint_point, point_for_size, SizePoint
+from .ranges import representative_sizes
+
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .ranges import DimRange
+    from .tuning import Tuning
+
+log = logging.getLogger("torch._inductor.kernel.custom_op")
+
+
+def points_of_rounds(tuning: Tuning) -> list[list[SizePoint]]:
+    """For each round the points at which it is measured."""
+    return [_points(tuning, competing.possible) for competing in tuning.rounds]
+
+
+def in_order(
+    tuning: Tuning, points: Sequence[Sequence[SizePoint]]
+) -> list[tuple[int, SizePoint]]:
+    """
+    What is measured when: each round's points, by the number of the round.
+
+    Begins near the size that the model is compiled with, for Triton kernels choose their
+    configs at their first call: at the size where they would without tuning. Of ranks
+    that measure in step, which may be compiled with a size each, the first one's counts.
+    """
+    numbered = [(i, point) for i, row in enumerate(points) for point in row]
+    if tuning.size is None:
+        return numbered
+    here = hint_point(tuning.site, tuning.size).size or 1
+    if tuning.ranks:
+        here = as_on_first_rank(here, tuning.ranks)
+
+    def distance(entry: tuple[int, SizePoint]) -> float:
+        return abs(math.log((entry[1].size or 1) / here))
+
+    return sorted(numbered, key=distance)
+
+
+def _points(tuning: Tuning, sizes: DimRange) -> list[SizePoint]:
+    """Where a range is measured."""
+    size, site = tuning.size, tuning.site
+    if size is None:
+        return [hint_point(site)]
+    options = tuning.registration.options
+    wanted = [s for s in options.representative_sizes if s in sizes]
+    wanted = wanted or list(representative_sizes(sizes, options.unbounded_size))
+    points = [point_for_size(site, size, w, sizes) for w in wanted]
+    found = {p.size: p for p in points if p is not None}
+    if not found:
+        point = hint_point(site, size)
+        log.info(
+            "%s: no input has a size %s in range %s; measured at %s",
+            tuning.name,
+            size,
+            sizes,
+            point.size,
+        )
+        return [point]
+    return list(found.values())
