@@ -59,6 +59,7 @@ def log_winners(
     winners: Sequence[Segment[int]],
 ) -> None:
     """The log block of one op: winners at INFO, times at DEBUG."""
+    _log_cuts(tuning, measured)
     rows = [(r, _winner_in(winners, r.sizes)) for r in measured]
     for row, winner in rows:
         timed = {index for times in row.at.values() for index in times}
@@ -78,6 +79,19 @@ def log_winners(
         log.info("=== Different ranges selected different implementations ===")
     else:
         log.info("=== All ranges selected the same implementation ===")
+
+
+def _log_cuts(tuning: Tuning, measured: Sequence[RangeTimes]) -> None:
+    """Of ranges that are in pieces."""
+    for competing in tuning.rounds:
+        starts = [
+            row.sizes.start
+            for row in measured
+            if row.sizes.start in competing.sizes and row.sizes != competing.sizes
+        ]
+        if cuts := ", ".join(map(str, starts[1:])):
+            sizes = competing.sizes
+            log.info("Range %s is cut at %s: its winner changes there", sizes, cuts)
 
 
 def _winner_in(winners: Sequence[Segment[int]], sizes: DimRange) -> int:

@@ -167,15 +167,7 @@ def _conclude(
         at = {p.size: entry.times for p, entry in zip(row, known)}
         whole = _without_rejected(tuning, RangeTimes(competing.sizes, at))
         probe = functools.partial(_probe, tuning, competing, entry_at)
-        found = cut(whole, rules, probe)
-        if len(found) > 1:
-            edges = ", ".join(str(piece.sizes.start) for piece in found[1:])
-            log.info(
-                "Range %s is cut at %s: its winner changes there",
-                competing.sizes,
-                edges,
-            )
-        pieces += found
+        pieces += cut(whole, rules, probe)
     tuning.measured = [_without_rejected(tuning, piece) for piece in pieces]
 
 
