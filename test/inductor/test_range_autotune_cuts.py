@@ -104,11 +104,12 @@ class TestCut(TestCase):
         self.assertEqual(pieces[-1].sizes.end, math.inf)
 
     def test_noise_is_no_reason(self):
-        """Neither what any two times differ by, nor what these do."""
         machine = Machine(constant(1.05), lambda s: 1.0 if s < 100 else 1.1)
         self.assertEqual(len(machine.cut(DimRange(1, 1000))), 1)
+
+    def test_uncertain_times_are_no_excuse(self):
         machine = Machine(constant(1.2), lambda s: 1.0 if s < 100 else 1.4, error=0.2)
-        self.assertEqual(len(machine.cut(DimRange(1, 1000))), 1)
+        self.assertEqual(len(machine.cut(DimRange(1, 1000))), 2)
 
     def test_one_size_is_no_range(self):
         times = {0: Timing(1.0)}

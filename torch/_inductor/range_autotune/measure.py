@@ -343,7 +343,7 @@ def as_good_as_best(measured: RangeTimes, rules: ChoiceRules) -> dict[int, float
 def loss_of_winner(at: Mapping[int, Times], rules: ChoiceRules) -> float:
     """
     How much slower a range's winner is at one of its sizes than the winner there, beyond
-    what two times of one kernel may differ by; negative or zero if it is at none.
+    what is taken for noise on a busy machine; zero if it is at none.
     """
 
     def winner_at(sizes: Mapping[int, Times]) -> int:
@@ -358,9 +358,8 @@ def loss_of_winner(at: Mapping[int, Times], rules: ChoiceRules) -> float:
             continue
         if not isinstance(ours, Timing):
             return math.inf
-        error = 2 * math.hypot(ours.error, best.error)
         loss = ours.ms / best.ms - 1 if best.ms else 0.0
-        losses.append(loss - max(error, _NOISE_LIMIT))
+        losses.append(loss - _NOISE_LIMIT)
     return max(losses)
 
 
