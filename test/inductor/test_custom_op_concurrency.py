@@ -458,9 +458,10 @@ class TestInterrupt(AutotuneTestCase):
         status, output, errors = self.interrupt("loading", "raised")
         # CPython forgets the signal if another thread compiles code at exit.
         self.assertIn(status, (-signal.SIGINT, 1), msg=errors)
-        self.assertEqual(
-            errors.count("Traceback (most recent call last)"), 1, msg=errors
-        )
+        # One exception of one thread, which may find Python handling another one,
+        # as each import does that looks for a module in a folder new to it.
+        tracebacks = errors.count("Traceback (most recent call last)")
+        self.assertEqual(tracebacks, errors.count("\nDuring handling") + 1, msg=errors)
         self.assertEqual(errors.splitlines()[-1], "KeyboardInterrupt", msg=errors)
         self.assertLess(output.count("waiting"), COMPILE_THREADS, msg=output)
 
