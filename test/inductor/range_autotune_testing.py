@@ -1,10 +1,13 @@
 """What several test files of ``torch._inductor.range_autotune`` share."""
 
+import contextlib
+import re
 import threading
 from unittest import mock
 
 import sympy
 from torch._dynamo.source import ConstantSource
+from torch._inductor.cpp_builder import run_compile_cmd
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.graph import GraphLowering
 from torch._inductor.lowering import user_lowerings
@@ -46,6 +49,20 @@ def in_threads(call, number=THREADS):
     for thread in started:
         thread.join()
     return results
+
+
+@contextlib.contextmanager
+def compilers():
+    """Gathers the command lines of the compilers of C++ kernels."""
+    commands = []
+
+    def run(command, *args, **kwargs):
+        if re.search(r"\.(main|unit)\.cpp", command):  # not a header, nor a test
+            commands.append(command)
+        return run_compile_cmd(command, *args, **kwargs)
+
+    with mock.patch("torch._inductor.cpp_builder.run_compile_cmd", run):
+        yield commands
 
 
 def made_fx(fn):

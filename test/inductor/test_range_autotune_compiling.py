@@ -6,11 +6,12 @@ import types
 from concurrent.futures import Future
 from unittest import mock
 
-from range_autotune_testing import OpTestCase
+from range_autotune_testing import compilers, OpTestCase
 from test_custom_op_autotune import made_up_times
+from torch._dynamo.utils import counters
 from torch._inductor.graph import GraphLowering
 from torch._inductor.test_case import run_tests, TestCase
-from torch._inductor.utils import run_and_get_code
+from torch._inductor.utils import fresh_cache, run_and_get_code
 from torch._inductor.virtualized import V
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
@@ -20,8 +21,9 @@ from torch.testing._internal.common_utils import (
 import torch
 from torch._inductor import config
 from torch._inductor.kernel.custom_op import CustomOpConfig, CustomOpRangeConfig
-from torch._inductor.range_autotune import compiling, size_dispatch
+from torch._inductor.range_autotune import compiling, cpp_units, size_dispatch
 from torch._inductor.range_autotune.compiling import kernel_suffix
+from torch._inductor.range_autotune.limits import fulfil
 from torch._inductor.range_autotune.subgraph_module import SubgraphModule
 
 
@@ -71,6 +73,28 @@ class TestWait(TestCase):
         self.assertEqual(told, [0])
 
 
+class TestStartedAfter(TestCase):
+    @parametrize("error", (None, ValueError("failed")))
+    def test_starts_when_the_first_is_over(self, error):
+        first, second, started = Future(), Future(), []
+
+        def start():
+            started.append(True)
+            return second
+
+        result = compiling._started_after(first, start)
+        self.assertEqual(started, [])
+        fulfil(first, done(error=error).result)
+        self.assertEqual((started, result.done()), ([True], False))
+        second.set_result("loaded")
+        self.assertEqual(result.result(), "loaded")
+
+    def test_hands_on_what_was_raised(self):
+        failed = done(error=ValueError("failed"))
+        result = compiling._started_after(done(), lambda: failed)
+        self.assertIsInstance(result.exception(), ValueError)
+
+
 def in_one_step(x):
     return torch.exp(x)
 
@@ -110,6 +134,54 @@ class TestCompiling(OpTestCase):
         self.assertEqual(len(order), 3)
         self.assertEqual(order, sorted(order, reverse=True))
         self.assertEqual(measured[0], 0)  # the order of configs
+
+    def tune(self, **options):
+        """Two candidates with a kernel each, and the op, which has none."""
+        self.register(
+            self.op,
+            configs=[CustomOpConfig(in_one_step), CustomOpConfig(in_three_steps)],
+        )
+        counters.clear()
+        x = torch.randn(8)
+        with (
+            fresh_cache(),
+            config.patch(options),
+            made_up_times(lambda size, index: 1.0 + index) as measured,
+        ):
+            self.assertEqual(torch.compile(self.op)(x), x.exp())
+        self.assertEqual(measured, [8])
+
+    @parametrize("threads", (1, 2))
+    @parametrize("limit_s", (None, 60.0))
+    def test_their_kernels_are_compiled_together(self, threads, limit_s):
+        with compilers() as commands:
+            self.tune(
+                custom_op_autotune_threads=threads,
+                custom_op_candidate_time_limit_s=limit_s,
+            )
+        self.assertEqual(counters["inductor"]["custom_op_cpp_units"], 1)
+        self.assertEqual(len(commands), 1)
+
+    def test_one_by_one_where_that_fails(self):
+        with (
+            mock.patch.object(cpp_units, "_text", return_value="nonsense"),
+            compilers() as commands,
+        ):
+            self.tune()
+        self.assertEqual(counters["inductor"]["custom_op_cpp_units"], 1)
+        self.assertGreater(len(commands), 2)
+
+    def test_one_by_one_where_that_takes_too_long(self):
+        over = threading.Event()
+        self.addCleanup(over.set)
+        with (
+            mock.patch.object(compiling, "compile_together", lambda _: over.wait()),
+            compilers() as commands,
+        ):
+            self.tune(
+                custom_op_autotune_threads=2, custom_op_candidate_time_limit_s=10.0
+            )
+        self.assertGreater(len(commands), 1)
 
     @parametrize("winners", (1, 2))
     def test_kernels_have_one_name_where_measured_and_where_emitted(self, winners):
@@ -170,6 +242,7 @@ class TestCompiling(OpTestCase):
         self.assertIn("cpp_fused_exp_neg_0 = ", code)
 
 
+instantiate_parametrized_tests(TestStartedAfter)
 instantiate_parametrized_tests(TestCompiling)
 
 

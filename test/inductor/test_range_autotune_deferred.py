@@ -120,8 +120,8 @@ class TestDeferral(DeferredTestCase):
         op = linear_op(through_mm)
         loads, quiet = [], []
 
-        def slow_load(module):
-            loads.append(pool.submit(lambda: (time.sleep(0.2), module.load())))
+        def start_slowly(load):
+            loads.append(pool.submit(lambda: (time.sleep(0.2), load())))
             return loads[-1]
 
         def time_candidates(runners, *_):
@@ -131,7 +131,7 @@ class TestDeferral(DeferredTestCase):
         v = torch.randn(8, 6)
         with (
             ThreadPoolExecutor(1) as pool,
-            mock.patch.object(compiling, "_load", slow_load),
+            mock.patch.object(compiling, "_starter", lambda: start_slowly),
             mock.patch.object(rounds, "time_candidates", time_candidates),
         ):
             fn = torch.compile(lambda x, w, v: (op(x, w).sin(), op(x, v).sin()))

@@ -6,11 +6,13 @@ import functools
 import hashlib
 from concurrent.futures import as_completed, Future
 from concurrent.futures import wait as wait_for
+from itertools import chain
 from typing import Any, TYPE_CHECKING
 
 from torch.fx import GraphModule
 
 from .candidates import FALLBACK_INDEX, TracedCandidate
+from .cpp_units import compile_together, CppKernel, is_full, kernels_of
 from .inputs import is_about_index_width
 from .limits import call_within, fulfil, LimitedExecutor, time_limit_s
 from .measure import Failure, failure_of
@@ -20,10 +22,11 @@ from .tuning import known_tunings, outermost_graph
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from .tuning import Tuning
 
+    Start = Callable[[Callable[[], Any]], Future[Any]]
 
 # In the metadata of graphs that are compiled to be measured.
 _IS_CANDIDATE = "custom_op_candidate"
@@ -57,17 +60,36 @@ def submit(tuning: Tuning) -> None:
     Generates each candidate once, whatever the number of its ranges, and starts its load.
 
     While one is generated here, those before it are compiled in other threads: the largest
-    first, so that little is left to wait for behind the last.
+    first, so that little is left to wait for behind the last. Their C++ kernels are
+    compiled several at a time.
     """
-    order = list(tuning.traced)
-    for index in sorted(order, key=lambda i: -len(tuning.traced[i].graph.graph.nodes)):
-        if index == FALLBACK_INDEX and not _fallback_runs(tuning):
-            continue
+    start = _starter()
+    unit: dict[int, list[CppKernel]] = {}
+    for index in _largest_first(tuning):
         module = _generate(tuning, index, tuning.traced[index])
-        if module is not None:
-            tuning.modules[index] = module
-            tuning.loads[index] = _load(module)
-    tuning.modules = {i: tuning.modules[i] for i in order if i in tuning.modules}
+        if module is None:
+            continue
+        tuning.modules[index] = module
+        if not loads_in_any_thread(module.source):
+            tuning.loads[index] = _called_here(module.load)
+        elif kernels := kernels_of(module):
+            unit[index] = kernels
+        else:
+            tuning.loads[index] = start(module.load)
+        if is_full(chain.from_iterable(unit.values())):
+            _load_unit(tuning, unit, start)
+            unit = {}
+    _load_unit(tuning, unit, start)
+    modules = tuning.modules
+    tuning.modules = {i: modules[i] for i in tuning.traced if i in modules}
+
+
+def _largest_first(tuning: Tuning) -> list[int]:
+    """Those who are measured."""
+    indices = [
+        i for i in tuning.traced if i != FALLBACK_INDEX or _fallback_runs(tuning)
+    ]
+    return sorted(indices, key=lambda i: -len(tuning.traced[i].graph.graph.nodes))
 
 
 def wait(
@@ -96,18 +118,58 @@ def wait_for_quiet(tunings: Iterable[Tuning]) -> None:
     wait_for([load for tuning in tunings for load in tuning.loads.values()])
 
 
-def _load(module: SubgraphModule) -> Future[Any]:
-    """Starts a load, in another thread where there are any to use."""
+def _starter() -> Start:
+    """What runs calls, in other threads where there are any to use; for any thread."""
     limit_s, threads = time_limit_s(), autotune_threads()
-    serial = threads == 1 and limit_s is None
-    if serial or not loads_in_any_thread(module.source):
-        future: Future[Any] = Future()
-        fulfil(future, lambda: call_within(limit_s, _LOADING, module.load))
+    if threads == 1 and limit_s is None:
+        return _called_here
+
+    def start(call: Callable[[], Any]) -> Future[Any]:
+        future = _executor(threads, limit_s).submit(call)
+        if threads == 1:
+            wait_for([future])
         return future
-    future = _executor(threads, limit_s).submit(module.load)
-    if threads == 1:
-        wait_for([future])
+
+    return start
+
+
+def _called_here(call: Callable[[], Any]) -> Future[Any]:
+    future: Future[Any] = Future()
+    try:
+        future.set_result(call_within(time_limit_s(), _LOADING, call))
+    except Exception as e:
+        future.set_exception(e)
     return future
+
+
+def _load_unit(
+    tuning: Tuning, unit: Mapping[int, Sequence[CppKernel]], start: Start
+) -> None:
+    """
+    Compiles C++ kernels together, then loads their modules.
+
+    Args:
+        unit: the kernels of each candidate.
+    """
+    kernels = [(tuning.modules[index], k) for index in unit for k in unit[index]]
+    if len(kernels) < 2:
+        tuning.loads.update({i: start(tuning.modules[i].load) for i in unit})
+        return
+    compiled = start(functools.partial(compile_together, kernels))
+    for index in unit:
+        load = functools.partial(start, tuning.modules[index].load)
+        tuning.loads[index] = _started_after(compiled, load)
+
+
+def _started_after(first: Future[Any], start: Callable[[], Future[Any]]) -> Future[Any]:
+    """What a call comes to that starts when another one is over, whatever came of that."""
+    result: Future[Any] = Future()
+
+    def go_on(_: Future[Any]) -> None:
+        start().add_done_callback(lambda second: fulfil(result, second.result))
+
+    first.add_done_callback(go_on)
+    return result
 
 
 @functools.cache
