@@ -5,6 +5,7 @@ import dataclasses
 import gc
 import itertools
 import math
+import types
 import weakref
 from unittest import mock
 
@@ -432,6 +433,76 @@ class MadeUpTime:
             self.ms += next(durations)
 
         return run
+
+
+class MadeUpGpu:
+    """A device with one queue, and cache flushes of a millisecond, in made-up time."""
+
+    def __init__(self, time):
+        self.time = time
+        self.free_ms = 0.0
+        self.flushes = 0
+
+    def enqueue(self, ms):
+        self.free_ms = max(self.free_ms, self.time.ms) + ms
+
+    def synchronize(self):
+        self.time.ms = max(self.time.ms, self.free_ms)
+
+    def Event(self, enable_timing):
+        event = types.SimpleNamespace()
+        event.record = lambda: setattr(event, "ms", max(self.free_ms, self.time.ms))
+        event.elapsed_time = lambda later: later.ms - event.ms
+        return event
+
+    def zero_(self):
+        self.flushes += 1
+        self.enqueue(1.0)
+
+    def runner(self, launch_ms, *kernels_ms):
+        """Takes the host some time before each kernel."""
+
+        def run():
+            for kernel_ms in kernels_ms:
+                self.time.ms += launch_ms
+                self.enqueue(kernel_ms)
+
+        return run
+
+    def sampler(self):
+        with (
+            mock.patch.object(measure, "get_interface_for_device", lambda _: self),
+            mock.patch.object(torch, "empty", return_value=self),
+        ):
+            return measure._GpuSampler(torch.device("cuda"))
+
+
+class TestGpuSampler(TestCase):
+    def setUp(self):
+        super().setUp()
+        time = MadeUpTime()
+        self.enterContext(mock.patch.object(measure, "time", time))
+        self.gpu = MadeUpGpu(time)
+        self.sample = self.gpu.sampler()
+
+    def test_one_flush_hides_a_fast_launch(self):
+        self.assertAlmostEqual(self.sample(self.gpu.runner(0.2, 0.5, 0.25)), 0.75)
+        self.assertEqual(self.gpu.flushes, 1)
+
+    def test_more_flushes_hide_a_slow_launch(self):
+        slow = self.gpu.runner(1.5, 0.5, 0.25)
+        self.assertAlmostEqual(self.sample(slow), 0.75)
+        known = self.gpu.flushes
+        self.assertAlmostEqual(self.sample(slow), 0.75)
+        self.assertEqual(self.gpu.flushes, known + 4)
+
+    def test_a_launch_that_nothing_hides(self):
+        self.assertGreater(self.sample(self.gpu.runner(100.0, 0.5)), 90.0)
+        self.assertLess(self.gpu.flushes, 16)
+
+    def test_with_the_host_s_time(self):
+        self.assertAlmostEqual(self.sample.with_host(self.gpu.runner(1.5, 0.5)), 1.5)
+        self.assertAlmostEqual(self.sample.with_host(self.gpu.runner(1.5, 2.5)), 2.5)
 
 
 class TestTiming(TestCase):
