@@ -2,7 +2,9 @@
 """Tests of ``torch._inductor.range_autotune.cpp_units``."""
 
 import importlib.util
+import os
 import re
+import sys
 import types
 from pathlib import Path
 from unittest import mock
@@ -134,6 +136,16 @@ class TestCompileTogether(TestCase):
             [re.search(r"in\[i\] \+ (\d)", x)[1] for x in unit] for unit in units
         ]
         self.assertEqual(numbers, [["0", "2"], ["1", "3"]])
+
+    def test_libraries_do_not_mix(self):
+        # Some programs have Python load all libraries so; then the first symbol counts.
+        self.addCleanup(sys.setdlopenflags, sys.getdlopenflags())
+        sys.setdlopenflags(os.RTLD_NOW | os.RTLD_GLOBAL)
+        for number in (1, 3):
+            kernels = [kernel_of(f"in[i] + {n}") for n in (number, number + 1)]
+            compile_together([(module_of(), kernel) for kernel in kernels])
+            firsts = [self.call(kernel)[0] for kernel in kernels]
+            self.assertEqual(firsts, [number, number + 1])
 
     def test_does_no_harm_where_it_does_not_compile(self):
         good, bad = kernel_of("in[i]"), kernel_of("nonsense")

@@ -127,10 +127,14 @@ class _Library:
         return Path(self.target).with_suffix(".cpp")
 
     @property
+    def key(self) -> str:
+        """What tells the kernel from all others; letters and digits."""
+        return self.source.name.partition(".")[0]
+
+    @property
     def module(self) -> str:
         """The name under which Python imports it."""
-        key, _, _ = self.source.name.partition(".")
-        return f"{key}.{_ENTRY}"
+        return f"{self.key}.{_ENTRY}"
 
     @property
     def command(self) -> str:
@@ -188,26 +192,30 @@ def _text(libraries: Sequence[_Library]) -> str:
     """The unit's source. What it exports makes the module that Python asks for by name."""
     sources = [library.source.read_text() for library in libraries]
     includes = {line.strip(): None for s in sources for line in _INCLUDE.findall(s)}
-    parts = [_part(number, source) for number, source in enumerate(sources)]
+    parts = [_part(library.key, s) for library, s in zip(libraries, sources)]
     cases = "".join(
         f'    if (PyUnicode_CompareWithASCIIString(name, "{library.module}") == 0)\n'
-        f"        return PyInit_{_ENTRY}_{number}();\n"
-        for number, library in enumerate(libraries)
+        f"        return PyInit_{_ENTRY}_{library.key}();\n"
+        for library in libraries
     )
     return "\n".join([*includes, *parts, _EXPORTS.replace("CASES\n", cases)])
 
 
-def _part(number: int, source: str) -> str:
-    """A kernel's source, its names kept from those of others."""
+def _part(key: str, source: str) -> str:
+    """
+    A kernel's source, its names kept from those of others.
+
+    Two names are exported: no other kernel has them in any library of the process.
+    """
     exported = (_ENTRY, f"PyInit_{_ENTRY}")
     return "\n".join(
         [
-            *(f"#define {name} {name}_{number}" for name in exported),
-            f"namespace unit_{number} {{",
+            *(f"#define {name} {name}_{key}" for name in exported),
+            f"namespace unit_{key} {{",
             _INCLUDE.sub("", source),
             "}",
             *(f"#undef {name}" for name in exported),
-            f"using unit_{number}::PyInit_{_ENTRY}_{number};",
+            f"using unit_{key}::PyInit_{_ENTRY}_{key};",
         ]
     )
 
