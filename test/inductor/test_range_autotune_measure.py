@@ -5,7 +5,11 @@ import dataclasses
 import gc
 import itertools
 import math
+import platform
+import subprocess
+import sys
 import types
+import unittest
 import weakref
 from unittest import mock
 
@@ -408,6 +412,46 @@ class TestChoiceProperties(TestCase):
             for m in table
         ]
         self.assertEqual(choose_winners(other, rules), choose_winners(table, rules))
+
+
+PAGE_FAULTS = """
+import resource
+import torch
+from torch._inductor.range_autotune.measure import keep_heap
+
+
+def page_faults(loops=20):
+    def loop():
+        _ = [torch.ones(8_000_000, dtype=torch.uint8) for _ in range(3)]
+
+    loop()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(loops):
+        loop()
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) // loops
+
+
+torch.ones(2**23, dtype=torch.uint8)
+print(page_faults())
+keep_heap()
+print(page_faults())
+"""
+
+
+class TestKeepHeap(TestCase):
+    @unittest.skipIf(platform.libc_ver()[0] != "glibc", "glibc's allocator")
+    def test_no_call_faults_its_pages_in_anew(self):
+        output = subprocess.check_output([sys.executable, "-c", PAGE_FAULTS], text=True)
+        before, after = map(int, output.split()[-2:])
+        self.assertGreater(before, 5)
+        self.assertLess(after, 5)
+
+    def test_before_candidates_are_timed_on_a_cpu(self):
+        with mock.patch.object(measure, "keep_heap") as keep_heap:
+            times = time_candidates(
+                {0: keep_heap.assert_called_once}, torch.device("cpu")
+            )
+        self.assertIsInstance(times[0], Timing)
 
 
 class MadeUpTime:

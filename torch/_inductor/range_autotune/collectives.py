@@ -26,7 +26,7 @@ import torch
 from .. import config
 from ..utils import is_collective_op
 from .cache_key import content_text, Unhashable
-from .measure import CACHE_BYTES, Failure, failure_of, Timing
+from .measure import CACHE_BYTES, Failure, failure_of, keep_heap, Timing
 from .numerics import NotCompared
 from .signatures import argument_names
 
@@ -200,6 +200,8 @@ def time_in_step(
     Returns:
         The slowest rank's times, the same on every rank.
     """
+    if device.type == "cpu":
+        keep_heap()
     times: Times = {}
     for index in sorted(runners):
         counters["inductor"]["custom_op_candidate_timings"] += 1

@@ -41,6 +41,8 @@ _SAMPLE_MS = 0.3
 _HOPELESS = ((_FEWEST_ROUNDS, 2.0), (6, 1.25))
 # No hiccup of the machine takes this long: one such sample tells enough.
 _LONG_MS = 500.0
+# Just below the largest block that glibc counts, see `keep_heap`.
+_LARGE_BLOCK_BYTES = 31 * 2**20
 # Two times of one kernel differ by this much now and then. On a machine so busy that
 # they differ by more than the limit, the lowest samples still tell something.
 NOISE = 0.03
@@ -111,6 +113,8 @@ def time_candidates(
         return {
             index: _time_replay(run, device, limit_s) for index, run in runners.items()
         }
+    if device.type == "cpu":
+        keep_heap()
     on_device = _sample_on_cpu if device.type == "cpu" else _GpuSampler(device)
     samplers = dict.fromkeys(runners, on_device)
     if isinstance(on_device, _GpuSampler):
@@ -129,6 +133,18 @@ def time_candidates(
                 del samples[index]
     timings: Times = {index: _timing(times) for index, times in samples.items()}
     return {**timings, **failures}
+
+
+def keep_heap() -> None:
+    """
+    Has the C library keep memory that is freed, for the next call of what is timed.
+
+    glibc returns the end of the heap to the system once twice the largest block so far is
+    free there. A call then faults its pages in anew: by chance, as its results come to lie
+    at the end or not, a candidate with a result of 1 MB took 1.1 ms instead of 0.1. A
+    large block that comes and goes, untouched, ends that for all calls to come.
+    """
+    torch.empty(_LARGE_BLOCK_BYTES, dtype=torch.uint8)
 
 
 def failure_of(error: BaseException) -> Failure:
