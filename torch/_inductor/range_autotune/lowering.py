@@ -25,8 +25,9 @@ from .graph_text import SymbolNames
 from .inputs import hint
 from .measure import choose_winners
 from .ranges import DimRange, fill_gaps, Segment
+from .recall import recall
 from .report import log_header, log_winners
-from .rounds import measure_rounds, recall
+from .rounds import measure_rounds
 from .stale_code import note_lowered
 from .tuning import as_for, known_tunings, outermost_graph, prepare, Tuning
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import logging
 from typing import Any, TYPE_CHECKING
@@ -10,25 +9,15 @@ from typing import Any, TYPE_CHECKING
 from .. import config
 from . import compiling
 from .candidates import FALLBACK_INDEX, one_line
-from .collectives import (
-    common_comparisons,
-    common_to_all_ranks,
-    known_to_all_ranks,
-    time_in_step,
-)
-from .cuts import cut
-from .inputs import (
-    have_memory,
-    make_inputs,
-    may_hold,
-    point_for_size,
-    SizePoint,
-)
+from .collectives import common_comparisons, common_to_all_ranks, time_in_step
+from .conclusions import conclude, judge, reject_failures
+from .inputs import make_inputs, may_hold, SizePoint
 from .limits import call_within, is_out_of_memory, time_limit_s
-from .measure import Failure, RangeTimes, time_candidates, Times
+from .measure import Failure, time_candidates, Times
 from .numerics import find_mismatch, NotCompared
 from .places import in_order, points_of_rounds
-from .timing_cache import candidate_text, Entry, lookup, place_text, store
+from .recall import remember
+from .timing_cache import Entry
 from .trial import try_in_process
 from .tuning import LEFT_OUT_ELSEWHERE
 from .tuning_progress import tuning_progress
@@ -38,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from .numerics import Comparison
-    from .ranges import DimRange
     from .subgraph_module import SubgraphModule
     from .tuning import Round, Tuning
 
@@ -69,7 +57,7 @@ def measure_rounds(tuning: Tuning, beside: Iterable[Tuning] = ()) -> None:
             nonlocal inputs
             entry = _measure_point(tuning, competing, point, inputs)
             inputs = []
-            _remember(tuning, competing, point, entry)
+            remember(tuning, competing, point, entry)
             progress.done(f"{competing.sizes} at {point.size}")
             return entry
 
@@ -80,157 +68,7 @@ def measure_rounds(tuning: Tuning, beside: Iterable[Tuning] = ()) -> None:
         for number, point in order:
             found[number, point.size] = measure(tuning.rounds[number], point)
         entries = [[found[i, p.size] for p in row] for i, row in enumerate(points)]
-        _conclude(tuning, points, entries, measure_between)
-
-
-def recall(tuning: Tuning) -> bool:
-    """
-    Finds what an earlier process found out, if that is all that there is to find out.
-
-    Candidates that failed there are out here, too.
-    """
-    points = points_of_rounds(tuning)
-    entries = _known_entries(tuning, points)
-    if tuning.ranks:
-        entries = known_to_all_ranks(entries, tuning.ranks)
-    if entries is None:
-        return False
-
-    def learn(competing: Round, point: SizePoint, entry: Entry) -> None:
-        _judge(tuning, entry.comparisons, point)
-        _reject_failures(tuning, entry.times, competing.sizes)
-
-    def known_between(competing: Round, point: SizePoint) -> Entry:
-        entry = _known_entry(tuning, competing, point)
-        if tuning.ranks:
-            entry = known_to_all_ranks(entry, tuning.ranks)
-        if entry is None:
-            raise _NotKnown
-        learn(competing, point, entry)
-        return entry
-
-    for number, point in in_order(tuning, points):
-        entry = entries[number][points[number].index(point)]
-        learn(tuning.rounds[number], point, entry)
-    try:
-        _conclude(tuning, points, entries, known_between)
-    except _NotKnown:
-        return False
-    return True
-
-
-class _NotKnown(Exception):
-    """The timing cache does not have a place."""
-
-
-def _known_entries(
-    tuning: Tuning, points: Sequence[Sequence[SizePoint]]
-) -> list[list[Entry]] | None:
-    """What the timing cache has for each point, if it has all."""
-    entries: list[list[Entry]] = []
-    for competing, row in zip(tuning.rounds, points):
-        entries.append([])
-        for point in row:
-            entry = _known_entry(tuning, competing, point)
-            if entry is None:
-                return None
-            entries[-1].append(entry)
-    return entries
-
-
-def _known_entry(tuning: Tuning, competing: Round, point: SizePoint) -> Entry | None:
-    place, texts = _cache_entry(tuning, competing, point)
-    if place is None:
-        return None
-    known = lookup(place, texts)
-    if known is None and not have_memory(tuning.site, point):
-        return Entry()
-    return known
-
-
-def _conclude(
-    tuning: Tuning,
-    points: Sequence[Sequence[SizePoint]],
-    entries: Sequence[Sequence[Entry]],
-    entry_at: Callable[[Round, SizePoint], Entry],
-) -> None:
-    """
-    Keeps the times of those that have not failed in any range, cut where winners change.
-
-    Args:
-        entry_at: finds out about a place between the points.
-    """
-    _object_to_uncompared(tuning)
-    rules = tuning.choice_rules()
-    pieces: list[RangeTimes] = []
-    for competing, row, known in zip(tuning.rounds, points, entries):
-        at = {p.size: entry.times for p, entry in zip(row, known)}
-        whole = _without_rejected(tuning, RangeTimes(competing.sizes, at))
-        probe = functools.partial(_probe, tuning, competing, entry_at)
-        pieces += cut(whole, rules, probe)
-    tuning.measured = [_without_rejected(tuning, piece) for piece in pieces]
-
-
-def _without_rejected(tuning: Tuning, measured: RangeTimes) -> RangeTimes:
-    at = {
-        size: {i: t for i, t in times.items() if i in tuning.traced}
-        for size, times in measured.at.items()
-    }
-    return RangeTimes(
-        measured.sizes, {size: times for size, times in at.items() if times}
-    )
-
-
-def _probe(
-    tuning: Tuning,
-    competing: Round,
-    entry_at: Callable[[Round, SizePoint], Entry],
-    within: DimRange,
-    near: int,
-) -> tuple[int, Times] | None:
-    """The times at a size between those that are measured in any case."""
-    assert tuning.size is not None
-    point = point_for_size(tuning.site, tuning.size, near, within)
-    if point is None or point.size is None:
-        return None
-    times = entry_at(competing, point).times
-    return point.size, {i: t for i, t in times.items() if i in tuning.traced}
-
-
-def _reject_failures(tuning: Tuning, times: Times, sizes: DimRange) -> None:
-    for index, result in times.items():
-        if isinstance(result, Failure) and index not in tuning.rejected:
-            tuning.reject(index, result, str(sizes))
-
-
-def _remember(tuning: Tuning, competing: Round, point: SizePoint, entry: Entry) -> None:
-    """For later processes; candidates that are out by now are out there, too."""
-    if not (entry.times or entry.too_large or tuning.rejected):
-        return
-    place, texts = _cache_entry(tuning, competing, point)
-    if place is not None:
-        times = {**tuning.rejected, **entry.times}
-        store(place, texts, dataclasses.replace(entry, times=times))
-
-
-def _cache_entry(
-    tuning: Tuning, competing: Round, point: SizePoint
-) -> tuple[str | None, dict[int, str]]:
-    """The timing cache's names for a place and those who compete there."""
-    texts: dict[int, str] = {}
-    for index in {*tuning.texts, *tuning.traced}:
-        if not tuning.enters(index, competing):
-            continue
-        if index == FALLBACK_INDEX and not tuning.fallback_competes:
-            continue
-        if index not in tuning.texts:
-            tuning.texts[index] = candidate_text(tuning.traced[index])
-        text = tuning.texts[index]
-        if text is None:
-            return None, {}
-        texts[index] = text
-    options = tuning.registration.options
-    return place_text(tuning.site, options, point.values, tuning.hosts), texts
+        conclude(tuning, points, entries, measure_between)
 
 
 def _measure_point(
@@ -250,7 +88,7 @@ def _measure_point(
     if not runners:
         return Entry(too_large=reason)
     comparisons = _compare(tuning, runners)
-    _judge(tuning, comparisons, point)
+    judge(tuning, comparisons, point)
     for index in tuning.rejected:
         runners.pop(index, None)
     if not tuning.fallback_competes:
@@ -259,7 +97,7 @@ def _measure_point(
         index: result.of("it does not run") if isinstance(result, Failure) else result
         for index, result in _times(tuning, runners).items()
     }
-    _reject_failures(tuning, times, competing.sizes)
+    reject_failures(tuning, times, competing.sizes)
     return Entry(times, comparisons)
 
 
@@ -372,29 +210,6 @@ def _compare(tuning: Tuning, runners: Runners) -> Mapping[int, Comparison]:
     return common_comparisons(found, tuning.ranks) if tuning.ranks else found
 
 
-def _judge(
-    tuning: Tuning, comparisons: Mapping[int, Comparison], point: SizePoint
-) -> None:
-    """Takes those that differ from the op itself out, or warns of them."""
-    where = "at the model's sizes" if point.size is None else f"at size {point.size}"
-    for index, result in comparisons.items():
-        if index not in tuning.traced:
-            continue
-        if isinstance(result, NotCompared):
-            tuning.not_compared[index] = f"{result.reason}, {where}"
-            log.info(
-                "%s: candidate '%s' is not compared with the op %s: %s",
-                tuning.name,
-                tuning.traced[index].name,
-                where,
-                result.reason,
-            )
-            continue
-        tuning.compared.add(index)
-        if result is not None:
-            _object_to(tuning, index, f"{result}, {where}")
-
-
 def _comparisons(runners: Runners) -> dict[int, Comparison]:
     """How each candidate's results differ from those of the op itself; None for not."""
     others = [index for index in runners if index != FALLBACK_INDEX]
@@ -413,27 +228,6 @@ def _comparisons(runners: Runners) -> dict[int, Comparison]:
         except Exception as e:
             found[index] = NotCompared(one_line(e))
     return found
-
-
-def _object_to_uncompared(tuning: Tuning) -> None:
-    """
-    A comparison takes more memory than a call, so that the largest sizes may go without;
-    but who was compared at no size has not passed.
-    """
-    for index, reason in tuning.not_compared.items():
-        if index not in tuning.compared:
-            _object_to(tuning, index, f"it could not be compared with the op: {reason}")
-
-
-def _object_to(tuning: Tuning, index: int, reason: str) -> None:
-    """Takes a candidate out, or warns of it only."""
-    if index not in tuning.traced:
-        return
-    if tuning.registration.options.numerics_check == "drop":
-        tuning.reject(index, Failure(reason))
-    else:
-        name = tuning.traced[index].name
-        log.warning("%s: candidate '%s': %s", tuning.name, name, reason)
 
 
 def _times(tuning: Tuning, runners: Mapping[int, Callable[[], Any]]) -> Times:

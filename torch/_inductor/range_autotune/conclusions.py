@@ -1,0 +1,123 @@
+"""What was found out at sizes: who is out, and the times that winners follow from."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from typing import TYPE_CHECKING
+
+from .cuts import cut
+from .inputs import point_for_size, SizePoint
+from .measure import Failure, RangeTimes, Times
+from .numerics import NotCompared
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from .numerics import Comparison
+    from .ranges import DimRange
+    from .timing_cache import Entry
+    from .tuning import Round, Tuning
+
+log = logging.getLogger("torch._inductor.kernel.custom_op")
+
+
+def judge(
+    tuning: Tuning, comparisons: Mapping[int, Comparison], point: SizePoint
+) -> None:
+    """Takes those that differ from the op itself out, or warns of them."""
+    where = "at the model's sizes" if point.size is None else f"at size {point.size}"
+    for index, result in comparisons.items():
+        if index not in tuning.traced:
+            continue
+        if isinstance(result, NotCompared):
+            tuning.not_compared[index] = f"{result.reason}, {where}"
+            log.info(
+                "%s: candidate '%s' is not compared with the op %s: %s",
+                tuning.name,
+                tuning.traced[index].name,
+                where,
+                result.reason,
+            )
+            continue
+        tuning.compared.add(index)
+        if result is not None:
+            _object_to(tuning, index, f"{result}, {where}")
+
+
+def _object_to(tuning: Tuning, index: int, reason: str) -> None:
+    """Takes a candidate out, or warns of it only."""
+    if index not in tuning.traced:
+        return
+    if tuning.registration.options.numerics_check == "drop":
+        tuning.reject(index, Failure(reason))
+    else:
+        name = tuning.traced[index].name
+        log.warning("%s: candidate '%s': %s", tuning.name, name, reason)
+
+
+def reject_failures(tuning: Tuning, times: Times, sizes: DimRange) -> None:
+    """Takes those out that failed in a range."""
+    for index, result in times.items():
+        if isinstance(result, Failure) and index not in tuning.rejected:
+            tuning.reject(index, result, str(sizes))
+
+
+def conclude(
+    tuning: Tuning,
+    points: Sequence[Sequence[SizePoint]],
+    entries: Sequence[Sequence[Entry]],
+    entry_at: Callable[[Round, SizePoint], Entry],
+) -> None:
+    """
+    Keeps the times of those that have not failed in any range, cut where winners change.
+
+    Args:
+        entry_at: finds out about a place between the points.
+    """
+    _object_to_uncompared(tuning)
+    rules = tuning.choice_rules()
+    pieces: list[RangeTimes] = []
+    for competing, row, known in zip(tuning.rounds, points, entries):
+        at = {p.size: entry.times for p, entry in zip(row, known)}
+        whole = _without_rejected(tuning, RangeTimes(competing.sizes, at))
+        probe = functools.partial(_probe, tuning, competing, entry_at)
+        pieces += cut(whole, rules, probe)
+    tuning.measured = [_without_rejected(tuning, piece) for piece in pieces]
+
+
+def _object_to_uncompared(tuning: Tuning) -> None:
+    """
+    A comparison takes more memory than a call, so that the largest sizes may go without;
+    but who was compared at no size has not passed.
+    """
+    for index, reason in tuning.not_compared.items():
+        if index not in tuning.compared:
+            _object_to(tuning, index, f"it could not be compared with the op: {reason}")
+
+
+def _without_rejected(tuning: Tuning, measured: RangeTimes) -> RangeTimes:
+    at = {size: _still_in(tuning, times) for size, times in measured.at.items()}
+    return RangeTimes(
+        measured.sizes, {size: times for size, times in at.items() if times}
+    )
+
+
+def _still_in(tuning: Tuning, times: Times) -> Times:
+    return {i: time for i, time in times.items() if i in tuning.traced}
+
+
+def _probe(
+    tuning: Tuning,
+    competing: Round,
+    entry_at: Callable[[Round, SizePoint], Entry],
+    within: DimRange,
+    near: int,
+) -> tuple[int, Times] | None:
+    """The times at a size between those that are measured in any case."""
+    assert tuning.size is not None
+    point = point_for_size(tuning.site, tuning.size, near, within)
+    if point is None or point.size is None:
+        return None
+    return point.size, _still_in(tuning, entry_at(competing, point).times)
