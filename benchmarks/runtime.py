@@ -153,7 +153,7 @@ def measure(chosen: str) -> dict[str, dict[str, dict[int, float]]]:
 
 def speed_between(ours: Any, base: Any, fixed: list[str], size: str) -> float:
     """
-    How much longer what is the same on both took beside the base.
+    The base's time over ours of the variants that are the same on both.
 
     The two are processes one after the other, between which the machine's speed changes.
     """

@@ -73,6 +73,17 @@ class TestWait(TestCase):
         self.assertEqual(told, [0])
 
 
+class TestCalledHere(TestCase):
+    def test_an_exception_is_kept(self):
+        error = ValueError("failed")
+        future = compiling._called_here(mock.Mock(side_effect=error))
+        self.assertIs(future.exception(), error)
+
+    def test_an_interrupt_is_no_failure(self):
+        with self.assertRaises(KeyboardInterrupt):
+            compiling._called_here(mock.Mock(side_effect=KeyboardInterrupt))
+
+
 class TestStartedAfter(TestCase):
     @parametrize("error", (None, ValueError("failed")))
     def test_starts_when_the_first_is_over(self, error):

@@ -134,6 +134,7 @@ def _starter() -> Start:
 
 
 def _called_here(call: Callable[[], Any]) -> Future[Any]:
+    """What a call came to; unlike ``fulfil``, lets an interrupt of this thread pass."""
     future: Future[Any] = Future()
     try:
         future.set_result(call_within(time_limit_s(), _LOADING, call))
