@@ -3,7 +3,7 @@
 
 import threading
 import types
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from unittest import mock
 
 from range_autotune_testing import compilers, OpTestCase
@@ -186,13 +186,34 @@ class TestCompiling(OpTestCase):
         over = threading.Event()
         self.addCleanup(over.set)
         with (
-            mock.patch.object(compiling, "compile_together", lambda _: over.wait()),
+            mock.patch.object(compiling, "compile_together", lambda *_: over.wait()),
             compilers() as commands,
         ):
             self.tune(
                 custom_op_autotune_threads=2, custom_op_candidate_time_limit_s=10.0
             )
         self.assertGreater(len(commands), 1)
+
+    def test_compilers_start_before_lowering_goes_on(self):
+        went_on = threading.Event()
+        before = []
+
+        def together(kernels, begin):
+            before.append(not went_on.wait(0.1))
+            begin()
+
+        tuning = types.SimpleNamespace(
+            modules={0: types.SimpleNamespace(load=lambda: None)}, loads={}
+        )
+        with (
+            ThreadPoolExecutor(1) as pool,
+            mock.patch.object(compiling, "_HANDOVER_S", 60.0),
+            mock.patch.object(compiling, "compile_together", together),
+        ):
+            compiling._load_unit(tuning, {0: ["one", "two"]}, pool.submit)
+            went_on.set()
+            tuning.loads[0].result()
+        self.assertEqual(before, [True])
 
     @parametrize("winners", (1, 2))
     def test_kernels_have_one_name_where_measured_and_where_emitted(self, winners):

@@ -104,6 +104,13 @@ class TestCompileTogether(TestCase):
             self.assertEqual(self.call(minus), [-1, 0, 1, 2, 3])
             self.assertEqual(len(commands), 1)
 
+    def test_says_when_only_compilers_are_left(self):
+        started = []
+        kernels = [(module_of(), kernel_of(f"in[i] * {n}")) for n in (3, 4)]
+        with compilers() as commands:
+            compile_together(kernels, lambda: started.append(len(commands)))
+            self.assertEqual((started, len(commands)), ([0], 1))
+
     def test_what_is_compiled_already_stays(self):
         known, new = kernel_of("in[i]"), kernel_of("-in[i]")
         self.call(known)

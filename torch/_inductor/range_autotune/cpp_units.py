@@ -27,7 +27,7 @@ from .candidates import one_line
 
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from ..cpp_builder import CppBuilder
     from .subgraph_module import SubgraphModule
@@ -81,7 +81,10 @@ def is_full(kernels: Iterable[CppKernel]) -> bool:
     return sum(len(kernel.source) for kernel in kernels) >= _FULL
 
 
-def compile_together(kernels: Iterable[tuple[SubgraphModule, CppKernel]]) -> None:
+def compile_together(
+    kernels: Iterable[tuple[SubgraphModule, CppKernel]],
+    begin: Callable[[], None] = lambda: None,
+) -> None:
     """
     Compiles kernels that no cache has, in a unit for each of the compilers' command lines.
 
@@ -89,6 +92,7 @@ def compile_together(kernels: Iterable[tuple[SubgraphModule, CppKernel]]) -> Non
 
     Args:
         kernels: each with its module, whose config it is compiled under.
+        begin: called when nothing but compilers is left to run, unless that fails before.
     """
     try:
         libraries: dict[str, dict[str, _Library]] = {}
@@ -96,9 +100,11 @@ def compile_together(kernels: Iterable[tuple[SubgraphModule, CppKernel]]) -> Non
             find = functools.partial(_missing, kernel)
             for library in module.run_in_context(find):
                 libraries.setdefault(library.command, {})[library.target] = library
-        for unit in libraries.values():
-            if len(unit) > 1:
-                _build(list(unit.values()))
+        together = [list(same.values()) for same in libraries.values() if len(same) > 1]
+        units = [(parts, _unit_of(parts)) for parts in together]
+        begin()
+        for parts, unit in units:
+            _build(parts, unit)
     except Exception as e:
         log.info("C++ kernels are compiled one by one: %s", one_line(e))
 
@@ -159,25 +165,31 @@ def _missing(kernel: CppKernel) -> list[_Library]:
     return found
 
 
-def _build(libraries: Sequence[_Library]) -> None:
-    from torch.utils._filelock import FileLock
-
-    from ..codecache import _worker_compile_cpp, get_lock_dir, LOCK_TIMEOUT, write
+def _unit_of(libraries: Sequence[_Library]) -> CppBuilder:
+    from ..codecache import write
     from ..cpp_builder import CppBuilder
 
     first = libraries[0]
     key, path = write(_text(libraries), "unit.cpp", extra=first.command)
-    unit = CppBuilder(
+    return CppBuilder(
         name=f"{key}.unit",
         sources=path,
         BuildOption=first.builder._build_option,
         output_dir=str(Path(path).parent),
     )
+
+
+def _build(libraries: Sequence[_Library], unit: CppBuilder) -> None:
+    from torch.utils._filelock import FileLock
+
+    from ..codecache import _worker_compile_cpp, get_lock_dir, LOCK_TIMEOUT
+
     counters["inductor"]["custom_op_cpp_units"] += 1
-    _worker_compile_cpp(str(Path(get_lock_dir(), f"{key}.unit.lock")), (unit,))
+    path = unit.get_target_file_path()
+    _worker_compile_cpp(str(Path(get_lock_dir(), f"{Path(path).stem}.lock")), (unit,))
     for library in libraries:
         with FileLock(library.lock, timeout=LOCK_TIMEOUT):
-            _place(unit.get_target_file_path(), Path(library.target))
+            _place(path, Path(library.target))
 
 
 def _place(unit: str, target: Path) -> None:
