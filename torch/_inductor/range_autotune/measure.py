@@ -39,6 +39,10 @@ _SAMPLE_MS = 0.3
 # A candidate is not sampled further once its lowest of so many samples is so many times
 # that of the best.
 _HOPELESS = ((_FEWEST_ROUNDS, 2.0), (6, 1.25))
+# Nobody is sampled further once each of those left was about as fast twice: what is no
+# faster the second time is as fast as it gets. Choices were as good as from all rounds.
+_SETTLED = 0.02
+_FEWEST_TO_SETTLE = 6
 # No hiccup of the machine takes this long: one such sample tells enough.
 _LONG_MS = 500.0
 # Just below the largest block that glibc counts, see `keep_heap`.
@@ -199,12 +203,12 @@ def _finished(run: Runner, device: torch.device) -> None:
 
 
 def _worth_sampling(samples: Mapping[int, Sequence[float]]) -> list[int]:
-    """Those that may win; none if that is one, sampled enough."""
+    """Those that may win; none if that is one, sampled enough, or all are settled."""
     best = min((min(times, default=0.0) for times in samples.values()), default=0.0)
     left = [i for i, times in samples.items() if not _is_hopeless(times, best)]
     enough, _ = _HOPELESS[-1]
     decided = len(left) == 1 < len(samples) and len(samples[left[0]]) >= enough
-    return [] if decided else left
+    return [] if decided or all(_is_settled(samples[i]) for i in left) else left
 
 
 def _is_hopeless(times: Sequence[float], best: float) -> bool:
@@ -212,6 +216,13 @@ def _is_hopeless(times: Sequence[float], best: float) -> bool:
     return (lowest > _LONG_MS and lowest > _HOPELESS[0][1] * best) or any(
         len(times) >= enough and lowest > slower * best for enough, slower in _HOPELESS
     )
+
+
+def _is_settled(times: Sequence[float]) -> bool:
+    if len(times) < _FEWEST_TO_SETTLE:
+        return False
+    lowest, second, *_ = sorted(times)
+    return second <= (1 + _SETTLED) * lowest
 
 
 def _timing(times: Sequence[float]) -> Timing:
