@@ -38,6 +38,7 @@ from torch._inductor.kernel.custom_op import (
     register_custom_op_autotuning,
 )
 from torch._inductor.range_autotune import rounds
+from torch._inductor.range_autotune.candidates import PLAIN_INDEX
 from torch._inductor.range_autotune.measure import Failure, Timing
 
 
@@ -346,6 +347,31 @@ Successfully generated torch.cond dispatch tree with 2 conditional branches""",
         # Two implementations, the op itself, and its plain lowering.
         self.assertEqual(counters["inductor"]["custom_op_candidate_traces"], 4)
         self.assertEqual(counters["inductor"]["subgraph_modules_generated"], 4)
+
+    @parametrize("everywhere", (False, True))
+    def test_plain_lowering_competes_where_nobody_does_the_same(self, everywhere):
+        op = identity_op()
+        same_from = 0 if everywhere else 512
+        configs = [
+            CustomOpConfig(impl, tensor_name="x", dim_index=0, dim_range=sizes)
+            for impl, sizes in (
+                (plus(1), (0, 512)),
+                (torch.clone, (same_from, 512)),
+                (torch.clone, (512, 2048)),
+            )
+            if sizes[0] < sizes[1]
+        ]
+        register_custom_op_autotuning(op, configs=configs)
+        competing = {}
+
+        def ms(size, index):
+            competing.setdefault(size < 512, set()).add(index)
+            return 1.0
+
+        with made_up_times(ms):
+            compile_at(op, ramp(128, 4))
+        self.assertEqual(PLAIN_INDEX in competing[True], not everywhere)
+        self.assertEqual(PLAIN_INDEX in competing[False], not everywhere)
 
     def test_call_sites_choose_for_themselves(self):
         op = identity_op()

@@ -253,9 +253,17 @@ def _agree_with_ranks(tuning: Tuning, fallback: TracedCandidate) -> None:
 
 
 def _add_plain_lowering(tuning: Tuning) -> None:
-    """What the op would be lowered to without a registration, unless that competes yet."""
+    """
+    What the op would be lowered to without a registration, unless one that does the same
+    competes wherever that would.
+    """
     plain = trace_plain(tuning.site, tuning.outputs)
-    if plain and not any(plain.does_the_same_as(t) for t in tuning.traced.values()):
+    everywhere = [
+        traced
+        for index, traced in tuning.traced.items()
+        if all(tuning.enters(index, competing) for competing in tuning.rounds)
+    ]
+    if plain and not any(map(plain.does_the_same_as, everywhere)):
         tuning.traced[PLAIN_INDEX] = plain
 
 
