@@ -3,8 +3,8 @@ The time of all_reduce + relu + scale on two ranks: tuned, and each implementati
 
 ``python benchmarks/collectives.py`` takes NCCL and two GPUs, with ``--cpu`` gloo and two
 processes with smaller tensors. It prints a table of medians in µs over rounds in which
-all variants take turns, each time that of the slowest rank, and writes it to
-``benchmarks/results/``. An implementation that fails on a rank is left out with a message.
+all variants take turns, in any order, each time that of the slowest rank, and writes it
+to ``benchmarks/results/``. An implementation that fails on a rank is left out with a message.
 After ``--minutes`` everything is killed, and what is measured by then is shown.
 
 all_reduce in place is no variant of its own: Inductor lowers the functional form to it.
@@ -22,6 +22,7 @@ import logging
 import math
 import os
 import pathlib
+import random
 import statistics
 import tempfile
 import time
@@ -48,7 +49,7 @@ RANKS = 2
 COLUMNS = 4096
 # Of a sample; one more call before them brings the ranks into step.
 CALLS = 5
-ROUNDS = {"cuda": 21, "cpu": 11}
+ROUNDS = {"cuda": 31, "cpu": 11}
 KIBIBYTES = {"cuda": (64, 256 * 1024), "cpu": (64, 4 * 1024)}
 # Written before each call on a GPU: no cache holds it, and a launch hides behind it.
 FLUSHED_BYTES = 2**30
@@ -248,7 +249,7 @@ def check_first(fn: Callable[[Tensor], Tensor], x: Tensor, expected: float) -> N
 
 
 def sampler(device: str) -> Callable[[Callable[[], Any]], float]:
-    """From a call to its mean time in µs."""
+    """From a call to its time in µs, of several in a row."""
     if device == "cpu":
         return sample_on_cpu
     flushed = torch.empty(FLUSHED_BYTES, dtype=torch.int8, device=device)
@@ -264,7 +265,7 @@ def sampler(device: str) -> Callable[[Callable[[], Any]], float]:
             end.record()
             events.append((start, end))
         torch.cuda.synchronize()
-        return sum(start.elapsed_time(end) for start, end in events) / CALLS * 1e3
+        return statistics.median(a.elapsed_time(b) for a, b in events) * 1e3
 
     return sample_on_gpu
 
@@ -285,9 +286,10 @@ def measure(
     """Medians in µs; each sample is that of the slowest rank."""
     sample = sampler(x.device.type)
     samples: dict[str, list[float]] = {name: [] for name in variants}
+    order = random.Random(0)  # the same on every rank
     for _ in range(ROUNDS[x.device.type]):
-        for name, fn in variants.items():
-            samples[name].append(sample(functools.partial(fn, x)))
+        for name in order.sample(list(variants), len(variants)):
+            samples[name].append(sample(functools.partial(variants[name], x)))
     of_ranks = agreed(samples, control)
     return {
         name: statistics.median(map(max, zip(*(s[name] for s in of_ranks))))

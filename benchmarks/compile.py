@@ -186,9 +186,9 @@ def synchronize(device: str) -> None:
 
 def warm_up(device: str) -> None:
     """What a process does once: lazy imports, C++ headers, compile workers, clocks."""
-    x = torch.randn(64, 48, device=device)
+    x, weight = (torch.randn(n, 48, device=device) for n in (64, 48))
     torch._dynamo.mark_dynamic(x, 0)
-    torch.compile(lambda x: torch.softmax(x.sin(), -1) + 1)(x)
+    torch.compile(lambda x, weight: torch.softmax(x.sin() @ weight, -1) + 1)(x, weight)
     if device == "cuda":
         AsyncCompile.wait_pool_ready()
     synchronize(device)

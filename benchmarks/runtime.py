@@ -155,8 +155,11 @@ def speed_between(ours: Any, base: Any, fixed: list[str], size: str) -> float:
     """
     The base's time over ours of the variants that are the same on both.
 
-    The two are processes one after the other, between which the machine's speed changes.
+    The two are processes one after the other, between which a CPU's speed changes. A GPU's
+    does not; there they differ by the configs that Triton happened to find the best.
     """
+    if ON_GPU:
+        return 1.0
     return statistics.geometric_mean(base[v][size] / ours[v][size] for v in fixed)
 
 
@@ -165,7 +168,8 @@ def table(patched: Any, base: Any) -> str:
     lines = [
         f"# {patched['device']}, torch {patched['torch']}",
         "",
-        "Medians of one call, µs. Ratios to the base are for a machine of one speed.",
+        "Medians of one call, µs."
+        + (" Ratios to the base are for a machine of one speed." * (not ON_GPU)),
     ]
     for name, times in patched["times"].items():
         sizes = list(times["tuned"])

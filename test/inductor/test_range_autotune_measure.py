@@ -179,6 +179,19 @@ class TestRules(TestCase):
         self.assertEqual(winner_of(times, **rules), -3)
         self.assertEqual(winner_of(times, force=True, **rules), 0)
 
+    def test_either_form_may_gain_enough_from_fusing(self):
+        rules = {"apart": {-3: 0}, "as_written": {-4: 0}, "fusion_speedup": 1.2}
+        self.assertEqual(winner_of({0: 1.1, -4: 1.0, -3: 1.3}, **rules), -4)
+        self.assertEqual(winner_of({0: 1.0, -4: 1.1, -3: 1.3}, **rules), 0)
+        self.assertEqual(winner_of({0: 1.1, -4: 1.0, -3: 1.1}, **rules), -3)
+        self.assertEqual(winner_of({0: FAILED, -4: 1.0, -3: 1.3}, **rules), -4)
+
+    def test_plain_lowering_as_written_is_no_implementation(self):
+        rules = {"plain": -2, "as_written": {-4: -2}}
+        times = {0: 3.0, -2: 2.0, -4: 1.0}
+        self.assertEqual(winner_of(times, **rules), -4)
+        self.assertEqual(winner_of(times, force=True, **rules), 0)
+
 
 class TestWinnerTable(TestCase):
     def test_several_winners(self):

@@ -1,17 +1,26 @@
 # Owner(s): ["module: inductor"]
 """Inductor's graph passes on implementations."""
 
+import logging
+import math
 from unittest import mock
 
 from range_autotune_testing import OpTestCase
 from test_custom_op_autotune import made_up_times
 from torch._inductor.fx_passes import post_grad
-from torch._inductor.test_case import run_tests
+from torch._inductor.test_case import run_tests, TestCase
 from torch._inductor.utils import run_and_get_code
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.testing._internal.common_utils import (
+    instantiate_parametrized_tests,
+    parametrize,
+)
 
 import torch
 from torch._inductor import compile_fx, config
 from torch._inductor.kernel.custom_op import CustomOpRangeConfig
+from torch._inductor.range_autotune.candidates import PLAIN_INDEX
+from torch._inductor.range_autotune.passes import is_other_form
 
 
 KEYS, WIDTH = 64, 32
@@ -84,6 +93,103 @@ class TestPasses(OpTestCase):
         with config.patch(post_grad_custom_pre_pass=seen.append, fx_graph_cache=False):
             self.compiled_code()
         self.assertEqual(len(seen), 1)
+
+
+class TestIsOtherForm(TestCase):
+    @parametrize(
+        "before,after,expected",
+        (
+            (lambda x: x.mean(0), lambda x: x.sum(0) / 4, True),
+            (lambda x: x.sum(0) / 4, lambda x: x.mean(0), True),
+            (lambda x: x.mean(0) + 1, lambda x: x.mean(0), False),
+            (lambda x: x.view(16), lambda x: x.reshape(16).clone(), False),
+            (lambda x: x @ x + x, lambda x: torch.addmm(x, x, x), False),
+            (lambda x: x.sin() + 1, lambda x: x.sin_() + 1, False),
+            (
+                lambda x: torch.rand_like(x) + x.mean(),
+                lambda x: torch.rand_like(x) + x.sum() / 16,
+                False,
+            ),
+        ),
+    )
+    def test_where_generated_code_computes_otherwise(self, before, after, expected):
+        graphs = [make_fx(fn)(torch.ones(4, 4)) for fn in (before, after)]
+        self.assertEqual(is_other_form(*graphs), expected)
+
+
+class TestAsWritten(OpTestCase):
+    """A softmax: of scaled values, a pass makes another form of it."""
+
+    def setUp(self):
+        super().setUp()
+        torch._dynamo.reset()
+        self.op = self.define_op("softmax(Tensor x) -> Tensor")
+        self._library.impl(
+            "softmax", lambda x: torch.softmax(x, -1), "CompositeExplicitAutograd"
+        )
+
+        def directly(x):
+            return torch.softmax(x, -1)
+
+        def without_maximum(x):
+            powers = x.exp()
+            return powers / powers.sum(-1, keepdim=True)
+
+        self.register(
+            self.op,
+            configs=[
+                CustomOpRangeConfig(
+                    "x", 0, [(0, 100), (100, math.inf)], [directly, without_maximum]
+                )
+            ],
+            include_fallback=False,
+        )
+
+    def compiled(self, neighbour, ms):
+        """
+        The generated code and the log of a model, which is right for small and large sizes.
+
+        Args:
+            neighbour: the model's work in front of the op.
+            ms: from a size and a candidate's index to its time.
+        """
+        compiled = torch.compile(lambda x: self.op(neighbour(x)) + 1)
+        x = torch.randn(50, 64)
+        torch._dynamo.mark_dynamic(x, 0)
+        with (
+            made_up_times(ms),
+            self.assertLogs("torch._inductor.kernel.custom_op", logging.INFO) as logs,
+        ):
+            _, (code, *_) = run_and_get_code(compiled, x)
+        for rows in (50, 200):
+            x = torch.randn(rows, 64)
+            expected = torch.softmax(neighbour(x), -1) + 1
+            torch.testing.assert_close(compiled(x), expected)
+        return code, "\n".join(logs.output)
+
+    def test_may_win(self):
+        seen = set()
+
+        def ms(size, index):
+            seen.add(index)
+            as_written = index < PLAIN_INDEX
+            return 1.0 if as_written == (size < 100) and index != 1 else 2.0
+
+        code, log = self.compiled(lambda x: x * 0.125, ms)
+        self.assertEqual(len(seen), 3)
+        self.assertIn("Range [0, 100): directly, as written", log)
+        self.assertRegex(log, r"Range \[100, inf\): directly\b(?!,)")
+        # The pass has its kernel look for values that are not finite.
+        kernels = code.split("cpp_pybinding")[1:]
+        self.assertEqual([".abs(" in kernel for kernel in kernels], [False, True])
+
+    def test_is_measured_where_passes_make_another_form_only(self):
+        seen = set()
+        self.compiled(torch.sin, lambda size, index: seen.add(index) or 1.0)
+        self.assertEqual(seen, {0, 1})
+
+
+instantiate_parametrized_tests(TestIsOtherForm)
 
 
 if __name__ == "__main__":

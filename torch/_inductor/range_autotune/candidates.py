@@ -33,7 +33,7 @@ from .captures import captured_tensors
 from .functional import written
 from .graph_text import graph_text, SymbolNames
 from .limits import call_within, time_limit_s, TookTooLong
-from .passes import optimized
+from .passes import is_other_form, optimized
 from .registration import Candidate
 from .signatures import bind
 
@@ -55,8 +55,8 @@ FALLBACK_INDEX = -1
 # Where that of the op's plain lowering is, which competes without being registered.
 PLAIN_INDEX = -2
 PLAIN_NAME = "plain lowering"
-# From here down are those of candidates with their neighbours apart.
-FIRST_APART_INDEX = -3
+# From here down, two for each candidate in order, are those of its variants.
+_FIRST_VARIANT_INDEX = -3
 # Their ops are lowered to generated code or to calls that cost little on the host.
 _NAMESPACES_OF_TORCH = (
     "aten",
@@ -66,6 +66,16 @@ _NAMESPACES_OF_TORCH = (
     "triton",
     NAMESPACE,
 )
+
+
+def index_of_apart(number: int) -> int:
+    """The index of the candidate of that number with its neighbours apart."""
+    return _FIRST_VARIANT_INDEX - 2 * number
+
+
+def index_of_as_written(number: int) -> int:
+    """The index of the candidate of that number without graph passes."""
+    return _FIRST_VARIANT_INDEX - 2 * number - 1
 
 
 class CandidateError(Exception):
@@ -95,10 +105,13 @@ class TracedCandidate:
 
     Args:
         graph: takes the call site's inputs, returns a flat list of tensors.
+        as_written: the same before graph passes, where they have made another form of it
+            that may be slower; else None.
     """
 
     candidate: Candidate
     graph: torch.fx.GraphModule
+    as_written: torch.fx.GraphModule | None = None
 
     @property
     def name(self) -> str:
@@ -193,8 +206,8 @@ def trace_candidate(
         parts = candidate.parts or (candidate,)
         calls = [_call_candidate(part, call) for part, call in zip(parts, site.calls)]
         eager = {c.op for part, c in zip(parts, site.calls) if part.impl is None}
-        graph = call_within(
-            limit_s, "tracing it", _candidate_graph, calls, site, outputs, eager, apart
+        graphs = call_within(
+            limit_s, "tracing it", _candidate_graphs, calls, site, outputs, eager, apart
         )
     except _ShapeEnvGuardError as e:
         counters["inductor"]["custom_op_decomp_guard_skips"] += 1
@@ -208,7 +221,7 @@ def trace_candidate(
         return Rejection(candidate, f"it depends on data, through {e.func}")
     except Exception as e:
         return Rejection(candidate, one_line(e))
-    return TracedCandidate(candidate, graph)
+    return TracedCandidate(candidate, *graphs)
 
 
 def trace_plain(site: CallSite, outputs: Outputs) -> TracedCandidate | None:
@@ -228,13 +241,13 @@ def trace_plain(site: CallSite, outputs: Outputs) -> TracedCandidate | None:
     if len(calls) < len(bodies):
         return None
     try:
-        graph = call_within(
-            time_limit_s(), "tracing it", _candidate_graph, calls, site, outputs
+        graphs = call_within(
+            time_limit_s(), "tracing it", _candidate_graphs, calls, site, outputs
         )
     except Exception as e:
         log.debug("%s has no plain lowering: %s", site.op, one_line(e))
         return None
-    return TracedCandidate(Candidate(PLAIN_NAME, bodies[0]), graph)
+    return TracedCandidate(Candidate(PLAIN_NAME, bodies[0]), *graphs)
 
 
 def at_site(traced: TracedCandidate, site: CallSite) -> TracedCandidate:
@@ -289,14 +302,16 @@ def _call_candidate(candidate: Candidate, site: CallSite) -> _OpCall:
     return call
 
 
-def _candidate_graph(
+def _candidate_graphs(
     call_impls: Sequence[_OpCall],
     site: CallSite,
     outputs: Outputs,
     eager: Collection[torch._ops.OpOverload] = (),
     apart: bool = False,
-) -> torch.fx.GraphModule:
+) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule | None]:
     """
+    A candidate's graph, and the same as it is written where that is another form of it.
+
     Args:
         call_impls: for each of the site's calls.
         eager: see ``_trace``.
@@ -317,11 +332,15 @@ def _candidate_graph(
         ops = map(checked, call_impls, outputs.of_ops)
         return pytree.tree_leaves(site.run(leaves, *ops))
 
-    graph = optimized(_trace(call, site, eager))
-    _check_no_writes(graph)
-    _check_captures_kept(graph)
-    _pin_strides(graph, outputs)
-    return graph
+    written = _trace(call, site, eager)
+    graph = optimized(written)
+    as_written = written if is_other_form(written, graph) else None
+    for form in (graph, as_written):
+        if form is not None:
+            _check_no_writes(form)
+            _check_captures_kept(form)
+            _pin_strides(form, outputs)
+    return graph, as_written
 
 
 def _all_apart(values: Any) -> Any:

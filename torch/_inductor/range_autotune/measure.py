@@ -324,6 +324,8 @@ class ChoiceRules:
         plain: index of the op's plain lowering, if that competes.
         apart: candidates whose neighbours have kernels of their own, by index: the index
             of the same one with its neighbours fused.
+        as_written: candidates without graph passes, by index: the index of the same one
+            with them.
         fusion_speedup: time of the first over time of the second that fusing needs.
     """
 
@@ -333,6 +335,7 @@ class ChoiceRules:
     merge: bool = True
     plain: int | None = None
     apart: Mapping[int, int] = dataclasses.field(default_factory=dict)
+    as_written: Mapping[int, int] = dataclasses.field(default_factory=dict)
     fusion_speedup: float = 1.0
 
 
@@ -407,19 +410,22 @@ def loss_of_winner(at: Mapping[int, Times], rules: ChoiceRules) -> float:
 
 
 def _fused_or_apart(scores: dict[int, float], rules: ChoiceRules) -> dict[int, float]:
-    """Of each candidate the one with its neighbours fused or the one with them apart."""
-    out = set()
+    """Of each candidate those with its neighbours fused or the one with them apart."""
+    out: set[int] = set()
     for apart, fused in rules.apart.items():
-        if apart in scores and fused in scores:
-            keep_fused = scores[apart] >= rules.fusion_speedup * scores[fused]
-            out.add(apart if keep_fused else fused)
+        forms = {fused, *(i for i, of in rules.as_written.items() if of == fused)}
+        forms &= scores.keys()
+        if apart in scores and forms:
+            best = min(scores[i] for i in forms)
+            keep_fused = scores[apart] >= rules.fusion_speedup * best
+            out |= {apart} if keep_fused else forms
     return {index: score for index, score in scores.items() if index not in out}
 
 
 def _may_win(index: int, rules: ChoiceRules) -> bool:
     if rules.force:
-        fused = rules.apart.get(index, index)
-        return fused not in (rules.fallback, rules.plain)
+        origin = {**rules.apart, **rules.as_written}.get(index, index)
+        return origin not in (rules.fallback, rules.plain)
     return index == rules.fallback
 
 

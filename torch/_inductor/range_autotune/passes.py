@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from collections import Counter
+from typing import Any, TYPE_CHECKING
 
 import torch
 
@@ -15,6 +16,8 @@ from .guards import frozen_shapes
 
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from torch.fx import GraphModule
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
@@ -26,6 +29,13 @@ _WITHOUT_USERS_PASSES = {
     "post_grad_custom_pre_pass": None,
     "post_grad_custom_post_pass": None,
 }
+# They move values, and compute none.
+_COPIES = (
+    torch.ops.aten._to_copy.default,
+    torch.ops.aten.clone.default,
+    torch.ops.prims.convert_element_type.default,
+    torch.ops.prims.device_put.default,
+)
 
 
 def _device(gm: GraphModule) -> torch.device | None:
@@ -58,3 +68,46 @@ def optimized(gm: GraphModule) -> GraphModule:
         log.debug("Not optimized: %s", e)
         return gm
     return result
+
+
+def is_other_form(before: GraphModule, after: GraphModule) -> bool:
+    """
+    Whether passes have replaced what a graph computes by other ops that Inductor generates
+    code for, so that either form may be the faster one.
+
+    A softmax of scaled values is an example: the form that overflows later takes 1.4 times
+    as long. Not so for ops that call libraries, nor for random numbers.
+    """
+    old, new = _ops_that_compute(before), _ops_that_compute(after)
+    random = any(
+        torch.Tag.nondeterministic_seeded in getattr(op, "tags", ()) for op in old
+    )
+    added = (new - old).keys()
+    return bool(added) and not random and _is_generated(added)
+
+
+def _ops_that_compute(gm: GraphModule) -> Counter[Any]:
+    calls = [node.target for node in gm.graph.nodes if node.op == "call_function"]
+    return Counter(filter(_computes, calls))
+
+
+def _computes(target: Any) -> bool:
+    if not isinstance(target, torch._ops.OpOverload):
+        return True
+    takes_tensors = any("Tensor" in str(a.type) for a in target._schema.arguments)
+    return takes_tensors and not target.is_view and target not in _COPIES
+
+
+def _is_generated(targets: Collection[Any]) -> bool:
+    from torch.utils.flop_counter import flop_registry
+
+    from ..lowering import fallbacks, lowerings
+
+    return all(
+        isinstance(target, torch._ops.OpOverload)
+        and target in lowerings
+        and target not in fallbacks
+        and target._overloadpacket not in flop_registry
+        and not target._schema.is_mutable
+        for target in targets
+    )

@@ -39,6 +39,8 @@ def warn_left_out(
 def _candidate_name(tuning: Tuning, index: int) -> str:
     if index in tuning.apart:
         return f"{_candidate_name(tuning, tuning.apart[index])}, neighbours apart"
+    if index in tuning.as_written:
+        return f"{_candidate_name(tuning, tuning.as_written[index])}, as written"
     if index in (FALLBACK_INDEX, PLAIN_INDEX):
         return FALLBACK.name if index == FALLBACK_INDEX else PLAIN_NAME
     return tuning.contest.candidates[index].name

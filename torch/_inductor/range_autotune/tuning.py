@@ -15,7 +15,8 @@ from .call_site import CallSite, NotTunable
 from .candidates import (
     at_site,
     FALLBACK_INDEX,
-    FIRST_APART_INDEX,
+    index_of_apart,
+    index_of_as_written,
     one_line,
     Outputs,
     PLAIN_INDEX,
@@ -91,6 +92,8 @@ class Tuning:
         rejected: who is out by now, and why.
         apart: candidates whose neighbours get kernels of their own, by index: the index
             of the same one with its neighbours fused.
+        as_written: candidates without graph passes, by index: the index of the same one
+            with them.
         compared: whose results were compared with the op's, at one size at least.
         not_compared: whose were not, at a size, and why.
         texts: of candidates, for the timing cache; None for those that it cannot know.
@@ -114,6 +117,7 @@ class Tuning:
     loads: dict[int, Future[Any]] = dataclasses.field(default_factory=dict)
     rejected: dict[int, Failure] = dataclasses.field(default_factory=dict)
     apart: dict[int, int] = dataclasses.field(default_factory=dict)
+    as_written: dict[int, int] = dataclasses.field(default_factory=dict)
     compared: set[int] = dataclasses.field(default_factory=set)
     not_compared: dict[int, str] = dataclasses.field(default_factory=dict)
     texts: dict[int, str | None] = dataclasses.field(default_factory=dict)
@@ -149,6 +153,7 @@ class Tuning:
             fallback=FALLBACK_INDEX,
             plain=PLAIN_INDEX,
             apart=self.apart,
+            as_written=self.as_written,
             fusion_speedup=fusion_speedup_threshold() or 0.0,
             min_speedup=self.registration.options.min_speedup_threshold,
             force=config.test_configs.force_custom_op_decomposition,
@@ -161,16 +166,21 @@ class Tuning:
 
     def enters(self, index: int, competing: Round) -> bool:
         """Whether a candidate ran in a range, had it not been left out."""
-        fused = self.apart.get(index, index)
-        everywhere = fused in (FALLBACK_INDEX, PLAIN_INDEX)
-        return everywhere or fused in competing.candidates
+        origin = self.variants.get(index, index)
+        everywhere = origin in (FALLBACK_INDEX, PLAIN_INDEX)
+        return everywhere or origin in competing.candidates
+
+    @property
+    def variants(self) -> dict[int, int]:
+        """Candidates that nobody asked for, by index: the index of what they vary."""
+        return {**self.apart, **self.as_written}
 
     def reject(self, index: int, failure: Failure, where: str = "") -> None:
         """
         Takes a candidate out of all ranges and says so once.
 
         The op itself is no longer measured, but stays the last resort. Nobody asked for
-        its plain lowering or for neighbours apart, which go without a word.
+        its plain lowering or for variants, which go without a word.
         """
         self.modules.pop(index, None)
         self.rejected[index] = failure
@@ -180,7 +190,7 @@ class Tuning:
             candidate = self.traced.pop(index).candidate
         else:
             return
-        if index != PLAIN_INDEX and index not in self.apart:
+        if index != PLAIN_INDEX and index not in self.variants:
             rejection = Rejection(candidate, failure.reason)
             warn_left_out(self.registration, rejection, where)
 
@@ -225,6 +235,7 @@ def prepare(registration: Registration, site: CallSite) -> Tuning:
             _add_plain_lowering(tuning)
         if fusion_speedup_threshold() is not None:
             _add_apart(tuning)
+        _add_as_written(tuning)
         tuning.traced[FALLBACK_INDEX] = fallback
     return tuning
 
@@ -276,9 +287,24 @@ def _add_apart(tuning: Tuning) -> None:
             traced.candidate, tuning.site, tuning.outputs, apart=True
         )
         if isinstance(result, TracedCandidate):
-            index = FIRST_APART_INDEX - number  # the same on every rank
+            index = index_of_apart(number)  # the same on every rank
             tuning.traced[index] = result
             tuning.apart[index] = fused
+
+
+def _add_as_written(tuning: Tuning) -> None:
+    """
+    The forms of candidates that they have before graph passes, where either may be faster.
+
+    Not of several ops joined, whose combinations are many as it is.
+    """
+    for number, (index, traced) in enumerate(list(tuning.traced.items())):
+        if traced.as_written is not None and len(tuning.site.calls) == 1:
+            variant = index_of_as_written(number)
+            tuning.traced[variant] = TracedCandidate(
+                traced.candidate, traced.as_written
+            )
+            tuning.as_written[variant] = index
 
 
 def as_for(first: Tuning, site: CallSite) -> Tuning | None:
