@@ -19,6 +19,7 @@ from unittest import mock
 
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from test_range_autotune_measure import MadeUpTime
 from torch._dynamo.utils import counters
 from torch._inductor.lowering import user_lowerings
 from torch._inductor.test_case import run_tests, TestCase
@@ -149,6 +150,15 @@ class TestAgreement(TestCase):
         self.assertEqual(len(samples[0]), 1)
         self.assertEqual(samples[1], Failure("RuntimeError: broken"))
         self.assertEqual(samples[2], [])
+
+    def test_a_hiccup_does_not_count(self):
+        made_up = MadeUpTime()
+        cpu = torch.device("cpu")
+        with mock.patch.object(collectives, "time", made_up):
+            run = made_up.runner(0, 1.0, 1.0, 50.0, 1.0)
+            self.assertAlmostEqual(collectives._sample_on_cpu(run, 3), 1.0)
+            run = made_up.runner(1, 9.0, 50.0, 2.0, 3.0)
+            self.assertAlmostEqual(collectives._warm_up(run, cpu).ms, 2.0)
 
     def test_who_calls_python_is_charged_the_host_s_time(self):
         def sampler(device, with_host=False):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import collections
 import functools
-import math
 import pickle
 import re
 import socket
@@ -26,7 +25,7 @@ import torch
 from .. import config
 from ..utils import is_collective_op
 from .cache_key import content_text, Unhashable
-from .measure import CACHE_BYTES, Failure, failure_of, keep_heap, Timing
+from .measure import CACHE_BYTES, Failure, failure_of, finish, keep_heap, Timing
 from .numerics import NotCompared
 from .signatures import argument_names
 
@@ -48,6 +47,8 @@ _FEWEST_ROUNDS = 3
 _BUDGET_MS = 2000.0
 # A candidate this many times slower than the best in its warm-up is not sampled.
 _HOPELESS = 4.0
+# Calls of each that are timed there; a hiccup of the machine must not decide.
+_WARM_UP_CALLS = 3
 # Of the cache, before each call on a GPU. One takes some 80 µs at 3 TB/s; the host needs
 # about as long to launch a collective or two and the kernels around them.
 _FLUSHES = 3
@@ -220,16 +221,13 @@ def time_in_step(
 
 
 def _warm_up(run: Runner, device: torch.device) -> Timing | Failure:
-    """The time of a second call, roughly."""
+    """The time of a call, roughly: the lowest behind a first one."""
     try:
-        run()
-        _synchronize(device)
-        start = time.perf_counter()
-        run()
-        _synchronize(device)
+        call = functools.partial(finish, run, device)
+        _, *times_ms = [_host_ms(call) for _ in range(1 + _WARM_UP_CALLS)]
     except Exception as e:
         return failure_of(e)
-    return Timing((time.perf_counter() - start) * 1e3)
+    return Timing(min(times_ms))
 
 
 def _agreed(mine: Timing | Failure, ranks: Ranks) -> Timing | Failure:
@@ -291,7 +289,8 @@ def _merged(of_ranks: Sequence[_Samples], known_ms: Mapping[int, float]) -> Time
 
 def _sampler(device: torch.device, with_host: bool = False) -> Sampler:
     """
-    From a number of calls to the mean time of one, in ms.
+    From a number of calls to the time of one, in ms: the median, so that one that waited
+    for a rank that was disturbed does not count.
 
     A call before them brings the ranks into step. On a GPU each is timed by itself,
     behind cache flushes that are long enough to hide its launch.
@@ -306,31 +305,31 @@ def _sampler(device: torch.device, with_host: bool = False) -> Sampler:
 
     def sample(run: Runner, calls: int) -> float:
         run()
-        events = []
-        host_s = 0.0
+        events, host_ms = [], []
         for _ in range(calls):
             start, end = (interface.Event(enable_timing=True) for _ in range(2))
             for _ in range(_FLUSHES):
                 flushed.zero_()
             start.record()
-            before = time.perf_counter()
-            run()
-            host_s += time.perf_counter() - before
+            host_ms.append(_host_ms(run))
             end.record()
             events.append((start, end))
         interface.synchronize()
-        device_ms = math.fsum(start.elapsed_time(end) for start, end in events)
-        return max(device_ms, host_s * 1e3 if with_host else 0.0) / calls
+        device_ms = statistics.median(a.elapsed_time(b) for a, b in events)
+        return max(device_ms, statistics.median(host_ms)) if with_host else device_ms
 
     return sample
 
 
 def _sample_on_cpu(run: Runner, calls: int) -> float:
     run()
+    return statistics.median(_host_ms(run) for _ in range(calls))
+
+
+def _host_ms(run: Runner) -> float:
     start = time.perf_counter()
-    for _ in range(calls):
-        run()
-    return (time.perf_counter() - start) * 1e3 / calls
+    run()
+    return (time.perf_counter() - start) * 1e3
 
 
 def _gather(value: Any, ranks: Ranks) -> list[Any]:
@@ -360,8 +359,3 @@ def _gather(value: Any, ranks: Ranks) -> list[Any]:
             "process group"
         ) from e
     return [pickle.loads(bytes.fromhex(store.get(key).decode())) for key in keys]
-
-
-def _synchronize(device: torch.device) -> None:
-    if device.type != "cpu":
-        torch.get_device_module(device).synchronize()

@@ -178,7 +178,7 @@ def _warm_up(
     for index, run in runners.items():
         counters["inductor"]["custom_op_candidate_timings"] += 1
         try:
-            call_within(limit_s, "a call of it", _finished, run, device)
+            call_within(limit_s, "a call of it", finish, run, device)
             sample_ms = _sample(samplers[index], run, limit_s)
         except Exception as e:
             failures[index] = failure_of(e)
@@ -195,7 +195,7 @@ def _sample(sampler: Sampler, run: Runner, limit_s: float | None) -> float:
     return sample_ms
 
 
-def _finished(run: Runner, device: torch.device) -> None:
+def finish(run: Runner, device: torch.device) -> None:
     """One call, and the device's work for it."""
     run()
     if device.type != "cpu":
@@ -239,7 +239,7 @@ def _time_replay(
     """The time of one replay of a CUDA graph."""
     counters["inductor"]["custom_op_candidate_timings"] += 1
     try:
-        call_within(limit_s, "a call of it", _finished, run, device)
+        call_within(limit_s, "a call of it", finish, run, device)
         return Timing(benchmarker.benchmark_gpu_with_cuda_graph(run))
     except Exception as e:
         return failure_of(e)
