@@ -19,6 +19,7 @@ import itertools
 import logging
 import random
 import statistics
+import tempfile
 import time
 from typing import Any, TYPE_CHECKING
 
@@ -210,6 +211,13 @@ def work(chosen: str) -> None:
     answer({"device": device, "torch": torch.__version__, "times": times})
 
 
+def in_fresh_process(arguments: list[str], site: str | None = None) -> Any:
+    """What a worker answers that finds no times of an earlier one."""
+    with tempfile.TemporaryDirectory(prefix="runtime-") as cache:
+        variables = {"TORCHINDUCTOR_CACHE_DIR": cache}
+        return in_process(__file__, arguments, site, variables)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--base", help="a folder with the stock base, for PYTHONPATH")
@@ -219,8 +227,8 @@ def main() -> None:
     if options.worker:
         return work(options.only)
     worker = ["--worker", "--only", options.only]
-    ours = in_process(__file__, worker)
-    base = in_process(__file__, worker, options.base) if options.base else None
+    ours = in_fresh_process(worker)
+    base = in_fresh_process(worker, options.base) if options.base else None
     text = table(ours, base)
     write_results("runtime", ours["device"], text, whole=not options.only)
     return None
