@@ -8,6 +8,7 @@ from unittest import mock
 from range_autotune_testing import OpTestCase
 from test_custom_op_autotune import made_up_times
 from torch._inductor.fx_passes import post_grad
+from torch._inductor.inductor_prims import prepare_softmax_online
 from torch._inductor.test_case import run_tests, TestCase
 from torch._inductor.utils import run_and_get_code
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -32,6 +33,11 @@ def attention(q, k, v):
 
 def attention_and_noise(q, k, v):
     return attention(q, k, v) + torch.rand_like(q) * 1e-6
+
+
+def online(x):
+    maximum, total = prepare_softmax_online(x, 0)
+    return maximum + total
 
 
 def second_from_100(size, index):
@@ -101,6 +107,7 @@ class TestIsOtherForm(TestCase):
         (
             (lambda x: x.mean(0), lambda x: x.sum(0) / 4, True),
             (lambda x: x.sum(0) / 4, lambda x: x.mean(0), True),
+            (lambda x: x.amax(0) + x.exp().sum(0), online, True),
             (lambda x: x.mean(0) + 1, lambda x: x.mean(0), False),
             (lambda x: x.view(16), lambda x: x.reshape(16).clone(), False),
             (lambda x: x @ x + x, lambda x: torch.addmm(x, x, x), False),

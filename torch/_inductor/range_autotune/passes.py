@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import operator
 from collections import Counter
 from typing import Any, TYPE_CHECKING
 
@@ -93,7 +94,7 @@ def _ops_that_compute(gm: GraphModule) -> Counter[Any]:
 
 def _computes(target: Any) -> bool:
     if not isinstance(target, torch._ops.OpOverload):
-        return True
+        return target is not operator.getitem
     takes_tensors = any("Tensor" in str(a.type) for a in target._schema.arguments)
     return takes_tensors and not target.is_view and target not in _COPIES
 
