@@ -653,8 +653,8 @@ class TestProcesses(OpTestCase):
         unregistered, registered = first["runs"]
         self.assertEqual(unregistered, {**miss, "traces": 0, "result": [16.0]})
         self.assertEqual(registered, {**miss, "result": [16.0]})
-        self.assertEqual(same["runs"], [{**hit, "result": [16.0]}])
         self.assertEqual(same["key"], first["key"])
+        self.assertEqual(same["runs"], [{**hit, "result": [16.0]}])
         self.assertEqual(new["runs"], [{**miss, "result": [24.0]}])
         self.assertNotEqual(new["key"], first["key"])
 
