@@ -7,6 +7,7 @@ from unittest import mock
 
 from range_autotune_testing import OpTestCase
 from test_custom_op_autotune import made_up_times
+from torch._dynamo.utils import counters
 from torch._inductor.fx_passes import post_grad
 from torch._inductor.inductor_prims import prepare_softmax_online
 from torch._inductor.test_case import run_tests, TestCase
@@ -194,6 +195,24 @@ class TestAsWritten(OpTestCase):
         seen = set()
         self.compiled(torch.sin, lambda size, index: seen.add(index) or 1.0)
         self.assertEqual(seen, {0, 1})
+
+    @config.patch(fusion_speedup_threshold=1.2)
+    def test_variants_have_none(self):
+        def scaled(x):
+            return torch.softmax(x * 0.125, -1)
+
+        op = self.define_op("scaled(Tensor x) -> Tensor")
+        self._library.impl("scaled", scaled, "CompositeExplicitAutograd")
+        ranges = CustomOpRangeConfig("x", 0, [(0, 100), (100, math.inf)], [scaled])
+        self.register(op, [ranges], include_fallback=False)
+        x = torch.randn(50, 64)
+        torch._dynamo.mark_dynamic(x, 0)
+        counters.clear()
+        with made_up_times(lambda size, index: 1.0):
+            result = torch.compile(lambda x: op(x.sin()) + 1)(x)
+        torch.testing.assert_close(result, scaled(x.sin()) + 1)
+        # The implementation, the same as written, and with its neighbours apart.
+        self.assertEqual(counters["inductor"]["subgraph_modules_generated"], 3)
 
 
 instantiate_parametrized_tests(TestIsOtherForm)

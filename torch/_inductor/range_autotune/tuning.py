@@ -233,9 +233,7 @@ def prepare(registration: Registration, site: CallSite) -> Tuning:
     if tuning.traced:
         if registration.options.include_fallback:
             _add_plain_lowering(tuning)
-        if fusion_speedup_threshold() is not None:
-            _add_apart(tuning)
-        _add_as_written(tuning)
+        _add_variants(tuning)
         tuning.traced[FALLBACK_INDEX] = fallback
     return tuning
 
@@ -278,33 +276,30 @@ def _add_plain_lowering(tuning: Tuning) -> None:
         tuning.traced[PLAIN_INDEX] = plain
 
 
-def _add_apart(tuning: Tuning) -> None:
-    """Of each candidate in a region, the one whose neighbours get kernels of their own."""
-    if tuning.site.body is None:
-        return
-    for number, (fused, traced) in enumerate(list(tuning.traced.items())):
-        result = trace_candidate(
-            traced.candidate, tuning.site, tuning.outputs, apart=True
-        )
-        if isinstance(result, TracedCandidate):
-            index = index_of_apart(number)  # the same on every rank
-            tuning.traced[index] = result
-            tuning.apart[index] = fused
-
-
-def _add_as_written(tuning: Tuning) -> None:
-    """
-    The forms of candidates that they have before graph passes, where either may be faster.
-
-    Not of several ops joined, whose combinations are many as it is.
-    """
+def _add_variants(tuning: Tuning) -> None:
+    """The variants of all candidates; their indices are the same on every rank."""
+    threshold = fusion_speedup_threshold()
     for number, (index, traced) in enumerate(list(tuning.traced.items())):
+        if threshold is not None and tuning.site.body is not None:
+            _add_apart(tuning, number, index, traced)
+        # Combinations of ops that are joined are many as it is.
         if traced.as_written is not None and len(tuning.site.calls) == 1:
             variant = index_of_as_written(number)
             tuning.traced[variant] = TracedCandidate(
                 traced.candidate, traced.as_written
             )
             tuning.as_written[variant] = index
+
+
+def _add_apart(
+    tuning: Tuning, number: int, index: int, traced: TracedCandidate
+) -> None:
+    """Of a candidate in a region, the one whose neighbours get kernels of their own."""
+    result = trace_candidate(traced.candidate, tuning.site, tuning.outputs, apart=True)
+    if isinstance(result, TracedCandidate):
+        variant = index_of_apart(number)
+        tuning.traced[variant] = result
+        tuning.apart[variant] = index
 
 
 def as_for(first: Tuning, site: CallSite) -> Tuning | None:
