@@ -548,7 +548,7 @@ class TestSizes(AutotuneTestCase):
             configs=[CustomOpRangeConfig("x", 0, RANGES[:1], [plus(1)])],
             input_gen_fns={"x": generate},
         )
-        with made_up_times(lambda size, index: 1.0):
+        with made_up_times(lambda size, index: 1.0 if index == 0 else 2.0):
             compile_at(op, ramp(128, 4))
         self.assertEqual(sorted(shapes), [(2, 4), (256 + 1, 4), (511, 4)])
 

@@ -80,6 +80,28 @@ class TestCut(TestCase):
         self.assertEqual(piece.sizes, DimRange(16, 512))
         self.assertEqual(machine.probed, [])
 
+    def test_no_other_is_close(self):
+        machine = Machine(constant(1), constant(2))
+        self.assertEqual(len(machine.cut(DimRange(1, 100_000))), 1)
+        self.assertEqual(machine.probed, [])
+
+    def test_another_is_better_between_sizes_that_agree(self):
+        machine = Machine(constant(1), lambda s: 0.5 if 10 < s < 200 else 1.1)
+        pieces = machine.cut(DimRange(1, 1000))
+        best = [s.winner for s in choose_winners(pieces, RULES)]
+        self.assertEqual(best, [0, 1, 0])
+
+    def test_another_is_close_but_never_better(self):
+        machine = Machine(constant(1), constant(1.1))
+        self.assertEqual(len(machine.cut(DimRange(1, 1000))), 1)
+        self.assertEqual(sorted(machine.probed), [4, 22, 104])
+
+    def test_who_may_not_win_is_no_rival(self):
+        machine = Machine(constant(1), constant(1.1))
+        forced = dataclasses.replace(RULES, force=True, fallback=1)
+        self.assertEqual(len(machine.cut(DimRange(1, 1000), forced)), 1)
+        self.assertEqual(machine.probed, [])
+
     def test_where_lines_cross(self):
         machine = Machine(constant(100), per_row(1))
         low, high = machine.cut(DimRange(1, 1000))

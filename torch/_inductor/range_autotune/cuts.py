@@ -5,6 +5,9 @@ Whoever registered a range may not know where one implementation begins to beat 
 Where the range's best candidate is clearly slower at one of its sizes than the best there,
 no one candidate is good in all of it: sizes between are measured until it is known about
 where the winner changes, and each piece gets a winner of its own.
+
+Sizes that have one winner may be far apart, and another one close behind it at either: it
+may be the faster one between them, which is measured too.
 """
 
 from __future__ import annotations
@@ -13,18 +16,22 @@ import itertools
 import math
 from typing import Any, TYPE_CHECKING
 
-from .measure import ChoiceRules, loss_of_winner, RangeTimes, Times
+from .measure import ChoiceRules, lead_of_winner, loss_of_winner, RangeTimes, Times
 from .ranges import DimRange
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     # From sizes to one of them, near the second argument, and the times there.
     MeasureWithin = Callable[[DimRange, int], tuple[int, Times] | None]
 
 # The next size is no further than this from a cut.
 _NEAR = 1.5
+# Nor is it further than this within a piece where another candidate takes no longer than
+# so many times as long as the winner, which is as far as a bend in their times goes.
+_FAR = 10
+_CLOSE = 1.25
 _MOST_PROBES = 8
 
 
@@ -44,13 +51,13 @@ def cut(
         return [measured]
     closed: set[tuple[int, int]] = set()
     for _ in range(_MOST_PROBES):
-        gaps = [g for g in _gaps(_runs(at, rules)) if _is_wide(*g) and g not in closed]
-        if not gaps:
+        gap = _widest_gap(at, rules, closed)
+        if gap is None:
             break
-        low, high = max(gaps, key=lambda gap: gap[1] / gap[0])
+        low, high = gap
         found = measure_within(DimRange(low + 1, high), math.isqrt(low * high))
         if found is None or not found[1]:
-            closed.add((low, high))
+            closed.add(gap)
         else:
             at = _by_size({**at, found[0]: found[1]})
     return _pieces(measured.sizes, at, _runs(at, rules))
@@ -72,13 +79,37 @@ def _runs(at: Mapping[int, Times], rules: ChoiceRules) -> list[list[int]]:
     return runs
 
 
+def _widest_gap(
+    at: Mapping[int, Times], rules: ChoiceRules, closed: Collection[tuple[int, int]]
+) -> tuple[int, int] | None:
+    """
+    Two sizes to measure between, around a change of winners if there is one to be found.
+
+    Args:
+        closed: pairs with nothing to be measured between.
+    """
+    runs = _runs(at, rules)
+    changes = [gap for gap in _gaps(runs) if _is_wide(*gap, _NEAR)]
+    in_doubt = [
+        gap
+        for run in runs
+        for gap in itertools.pairwise(run)
+        if _is_wide(*gap, _FAR)
+        and min(lead_of_winner(at[size], rules) for size in gap) < _CLOSE
+    ]
+    for gaps in (changes, in_doubt):
+        if left := [gap for gap in gaps if gap not in closed]:
+            return max(left, key=lambda gap: gap[1] / gap[0])
+    return None
+
+
 def _gaps(runs: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
     """The last size of each run and the first of the next."""
     return [(before[-1], behind[0]) for before, behind in itertools.pairwise(runs)]
 
 
-def _is_wide(low: int, high: int) -> bool:
-    return high - low > 1 and high > _NEAR * low
+def _is_wide(low: int, high: int, limit: float) -> bool:
+    return high - low > 1 and high > limit * low
 
 
 def _pieces(

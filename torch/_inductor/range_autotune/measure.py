@@ -368,9 +368,7 @@ def as_good_as_best(measured: RangeTimes, rules: ChoiceRules) -> dict[int, float
     Returns:
         Their slowdowns by index, at least one.
     """
-    scores = _fused_or_apart(slowdowns(measured.at), rules)
-    if rules.force is not None:
-        scores = {i: s for i, s in scores.items() if _may_win(i, rules)}
+    scores = _scores(measured.at, rules)
     if not scores:
         return {rules.fallback: 1.0}
     best = min(scores, key=scores.__getitem__)
@@ -407,6 +405,23 @@ def loss_of_winner(at: Mapping[int, Times], rules: ChoiceRules) -> float:
         loss = ours.ms / best.ms - 1 if best.ms else 0.0
         losses.append(loss - _NOISE_LIMIT)
     return max(losses)
+
+
+def lead_of_winner(times: Times, rules: ChoiceRules) -> float:
+    """
+    How many times as long as the fastest the next one takes at a size; infinitely many if
+    no other may win.
+    """
+    scores = sorted(_scores({None: times}, rules).values())
+    return scores[1] / scores[0] if len(scores) > 1 else math.inf
+
+
+def _scores(at: Mapping[int | None, Times], rules: ChoiceRules) -> dict[int, float]:
+    """The slowdowns of those that may win."""
+    scores = _fused_or_apart(slowdowns(at), rules)
+    if rules.force is None:
+        return scores
+    return {i: score for i, score in scores.items() if _may_win(i, rules)}
 
 
 def _fused_or_apart(scores: dict[int, float], rules: ChoiceRules) -> dict[int, float]:
