@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
 import pathlib
 import subprocess
 import sys
+import tempfile
 from typing import Any, TYPE_CHECKING
 
 import torch.nn.functional as F
@@ -16,7 +18,7 @@ import torch
 
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from torch import Tensor
 
@@ -45,6 +47,13 @@ def in_process(
     if done.returncode:
         sys.exit(f"the worker failed{f' on {site}' if site else ''}: {command}")
     return json.loads(done.stdout.splitlines()[-1])
+
+
+@contextlib.contextmanager
+def fresh_caches() -> Iterator[dict[str, str]]:
+    """Variables for processes that share caches, empty at first and gone at the end."""
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
+        yield {"TORCHINDUCTOR_CACHE_DIR": folder}
 
 
 def answer(result: Any) -> None:

@@ -22,7 +22,6 @@ import math
 import os
 import statistics
 import sys
-import tempfile
 import time
 import warnings
 from typing import Any, TYPE_CHECKING
@@ -31,6 +30,7 @@ import torch.nn.functional as F
 from beside import (
     answer,
     device_name,
+    fresh_caches,
     in_process,
     is_patched,
     norm_by_blocks,
@@ -248,8 +248,7 @@ class Run:
         """What the worker answers, with caches that were empty before."""
         arguments = ["--worker", json.dumps(dataclasses.asdict(self.job))]
         site = base if self.on_base else None
-        with tempfile.TemporaryDirectory(prefix="compile-time-") as cache:
-            variables = {"TORCHINDUCTOR_CACHE_DIR": cache}
+        with fresh_caches() as variables:
             if self.again:
                 in_process(__file__, arguments, site, variables)
             result = in_process(__file__, arguments, site, variables)

@@ -19,11 +19,10 @@ import itertools
 import logging
 import random
 import statistics
-import tempfile
 import time
 from typing import Any, TYPE_CHECKING
 
-from beside import answer, device_name, in_process, write_results
+from beside import answer, device_name, fresh_caches, in_process, write_results
 from runtime_workloads import DEVICE, ON_GPU, Op, Workload, WORKLOADS
 
 import torch
@@ -213,8 +212,7 @@ def work(chosen: str) -> None:
 
 def in_fresh_process(arguments: list[str], site: str | None = None) -> Any:
     """What a worker answers that finds no times of an earlier one."""
-    with tempfile.TemporaryDirectory(prefix="runtime-") as cache:
-        variables = {"TORCHINDUCTOR_CACHE_DIR": cache}
+    with fresh_caches() as variables:
         return in_process(__file__, arguments, site, variables)
 
 
