@@ -215,6 +215,27 @@ class TestCompiling(OpTestCase):
             tuning.loads[0].result()
         self.assertEqual(before, [True])
 
+    def test_what_workers_compile_is_loaded_behind_the_last(self):
+        steps = []
+        generate, load = compiling.generate_module, SubgraphModule.load
+
+        def generate_module(*args):
+            steps.append("generate")
+            return generate(*args)
+
+        def loaded(module):
+            steps.append("load")
+            return load(module)
+
+        with (
+            mock.patch.object(compiling, "generate_module", generate_module),
+            mock.patch.object(SubgraphModule, "load", loaded),
+            mock.patch.object(compiling, "kernels_of", lambda module: []),
+            mock.patch.object(compiling, "is_compiled_by_workers", lambda source: True),
+        ):
+            self.tune(custom_op_autotune_threads=1)
+        self.assertEqual(steps[:6], 3 * ["generate"] + 3 * ["load"])
+
     @parametrize("winners", (1, 2))
     def test_kernels_have_one_name_where_measured_and_where_emitted(self, winners):
         ranges = [(0, 100), (100, 1000)]

@@ -19,6 +19,7 @@ from torch._inductor.range_autotune import threads
 from torch._inductor.range_autotune.threads import (
     as_from_here,
     autotune_threads,
+    is_compiled_by_workers,
     loads_in_any_thread,
     Once,
 )
@@ -98,38 +99,57 @@ class TestNumberOfThreads(TestCase):
 instantiate_parametrized_tests(TestNumberOfThreads)
 
 
+NO_KERNELS = "async_compile = AsyncCompile()\nasync_compile.wait(g)"
+CPP = "k = async_compile.cpp_pybinding(['int'], '''{}''')\nasync_compile.wait(g)"
+TRITON = "k = async_compile.triton('k', '''{}''')\nasync_compile.wait(g)"
+
+
+def workers(are_up):
+    return mock.patch.object(AsyncCompile, "use_process_pool", lambda: are_up)
+
+
+class TestCompiledByWorkers(TestCase):
+    @parametrize("are_up", (False, True))
+    def test_which_code_is(self, are_up):
+        with workers(are_up):
+            self.assertTrue(is_compiled_by_workers(NO_KERNELS))
+            self.assertEqual(is_compiled_by_workers(TRITON), are_up)
+            self.assertFalse(is_compiled_by_workers(CPP))
+            self.assertFalse(is_compiled_by_workers(CPP + TRITON))
+
+
+instantiate_parametrized_tests(TestCompiledByWorkers)
+
+
 class TestBuildingAst(TestCase):
     """Of CPython 3.11.8 and older."""
-
-    CPP = "k = async_compile.cpp_pybinding(['int'], '''{}''')\nasync_compile.wait(g)"
-    TRITON = "k = async_compile.triton('k', '''{}''')\nasync_compile.wait(g)"
 
     def fit(self, source, affected=True, workers_are_up=False):
         with (
             mock.patch.object(threads, "PYTHON_BUILDS_AST_IN_ONE_THREAD", affected),
-            mock.patch.object(AsyncCompile, "use_process_pool", lambda: workers_are_up),
+            workers(workers_are_up),
         ):
             return loads_in_any_thread(source)
 
     def test_no_kernels(self):
-        self.assertTrue(self.fit("async_compile = AsyncCompile()"))
+        self.assertTrue(self.fit(NO_KERNELS))
 
     def test_cpp(self):
-        self.assertTrue(self.fit(self.CPP))
+        self.assertTrue(self.fit(CPP))
 
     @parametrize("workers_are_up", (False, True))
     def test_triton_in_workers_only(self, workers_are_up):
-        for source in (self.TRITON, self.CPP + self.TRITON):
+        for source in (TRITON, CPP + TRITON):
             self.assertEqual(
                 self.fit(source, workers_are_up=workers_are_up), workers_are_up
             )
 
     def test_other_dialects(self):
         source = "k = async_compile.cutedsl('k', '')"
-        self.assertFalse(self.fit(source + self.TRITON, workers_are_up=True))
+        self.assertFalse(self.fit(source + TRITON, workers_are_up=True))
 
     def test_other_pythons(self):
-        self.assertTrue(self.fit(self.TRITON, affected=False))
+        self.assertTrue(self.fit(TRITON, affected=False))
 
     def test_which_pythons(self):
         affected = (3, 11, 0) <= sys.version_info[:3] <= (3, 11, 8)

@@ -18,7 +18,7 @@ from .inputs import is_about_index_width
 from .limits import call_within, fulfil, LimitedExecutor, time_limit_s
 from .measure import Failure, failure_of
 from .subgraph_module import generate_module, SubgraphModule
-from .threads import autotune_threads, loads_in_any_thread
+from .threads import autotune_threads, is_compiled_by_workers, loads_in_any_thread
 from .tuning import known_tunings, outermost_graph
 
 
@@ -65,10 +65,12 @@ def submit(tuning: Tuning) -> None:
 
     While one is generated here, those before it are compiled in other threads: the largest
     first, so that little is left to wait for behind the last. Their C++ kernels are
-    compiled several at a time.
+    compiled several at a time. What compile workers have anyway is loaded at the end: it
+    would take turns with this thread for nothing.
     """
     start = _starter()
     unit: dict[int, list[CppKernel]] = {}
+    by_workers: list[int] = []
     for index in _largest_first(tuning):
         module = _generate(tuning, index, tuning.traced[index])
         if module is None:
@@ -78,6 +80,8 @@ def submit(tuning: Tuning) -> None:
             tuning.loads[index] = _called_here(module.load)
         elif kernels := kernels_of(module):
             unit[index] = kernels
+        elif is_compiled_by_workers(module.source):
+            by_workers.append(index)
         else:
             tuning.loads[index] = start(module.load)
         if is_full(chain.from_iterable(unit.values())):
@@ -85,6 +89,7 @@ def submit(tuning: Tuning) -> None:
             unit = {}
     _load_unit(tuning, unit, start)
     modules = tuning.modules
+    tuning.loads.update({i: start(modules[i].load) for i in by_workers})
     tuning.modules = {i: modules[i] for i in tuning.traced if i in modules}
 
 

@@ -23,7 +23,7 @@ PYTHON_BUILDS_AST_IN_ONE_THREAD = sys.version_info[:2] == (3, 11) and (
     sys.version_info.micro <= 8
 )
 # Compiled by a compiler that is no part of this process, from text.
-_KERNELS_WITHOUT_AST = frozenset({"cpp", "cpp_pybinding", "wait"})
+_KERNELS_WITHOUT_AST = frozenset({"cpp", "cpp_pybinding"})
 
 
 def autotune_threads() -> int:
@@ -42,11 +42,27 @@ def loads_in_any_thread(source: str) -> bool:
     objects. Triton does as it compiles a kernel in this process, that is until the pool
     of compile workers is up; code in Python's other dialects is taken to do so.
     """
-    from ..async_compile import AsyncCompile
-
     if not PYTHON_BUILDS_AST_IN_ONE_THREAD:
         return True
-    kinds = set(re.findall(r"\basync_compile\.(\w+)\(", source)) - _KERNELS_WITHOUT_AST
+    return _compiled_by_workers(_kernels_in(source) - _KERNELS_WITHOUT_AST)
+
+
+def is_compiled_by_workers(source: str) -> bool:
+    """
+    Whether generated code has no kernels but those that compile workers have had since it
+    was generated. Loading it takes them over.
+    """
+    return _compiled_by_workers(_kernels_in(source))
+
+
+def _kernels_in(source: str) -> set[str]:
+    """Their kinds, by Inductor's names."""
+    return set(re.findall(r"\basync_compile\.(\w+)\(", source)) - {"wait"}
+
+
+def _compiled_by_workers(kinds: set[str]) -> bool:
+    from ..async_compile import AsyncCompile
+
     return not kinds or (kinds == {"triton"} and AsyncCompile.use_process_pool())
 
 
