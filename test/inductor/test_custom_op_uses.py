@@ -403,8 +403,9 @@ class TestTraining(UsesTestCase):
                 branch_for_each_range,
             ):
                 result, codes = run_and_get_code(self.step, compiled, x)
-            self.assertEqual(result, fn(wanted), msg=f"at size {size}")
-            self.assertEqual(x.grad, wanted.grad, msg=f"at size {size}")
+            where = f"at size {size}"  # sums may be taken in any order
+            self.assertEqual(result, fn(wanted), atol=1e-4, rtol=1e-4, msg=where)
+            self.assertEqual(x.grad, wanted.grad, atol=1e-4, rtol=1e-4, msg=where)
             if i == 0:
                 dispatches = ["size_branch" in code for code in codes]
                 self.assertEqual(dispatches, [True, True])
@@ -611,9 +612,10 @@ class TestFailures(AutotuneTestCase):
         def bad(x):
             return x.to("meta")
 
-        self.assertExpectedInline(
+        here = ramp(1).device
+        self.assertEqual(
             self.warning(bad),
-            """op: candidate 'bad' is left out: output 0 has device meta, the op's has cpu""",
+            f"op: candidate 'bad' is left out: output 0 has device meta, the op's has {here}",
         )
 
     def test_depends_on_data(self):
