@@ -10,8 +10,9 @@ from unittest import mock
 from torch._dynamo.utils import counters
 from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.lowering import user_lowerings
+from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 from torch._inductor.test_case import run_tests, TestCase
-from torch._inductor.utils import run_and_get_code
+from torch._inductor.utils import fresh_cache, run_and_get_code
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
@@ -25,7 +26,7 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune import rounds
+from torch._inductor.range_autotune import kernel_configs, rounds
 from torch._inductor.range_autotune.measure import Timing
 
 
@@ -126,6 +127,25 @@ class TestOnGpu(TestCase):
         # One of each implementation, and two around the op called eagerly. A source may be
         # given to Inductor more than once, before it is compiled and when it is loaded.
         self.assertEqual(len(set(sources)), 4)
+
+    def test_configs_are_the_best_over_several_sizes(self):
+        op = norm_op()
+        calls = []
+
+        def spy(times):
+            calls.append(len(times))
+            return original(times)
+
+        original = kernel_configs.slowdowns_over_calls
+        with (
+            fresh_cache(),
+            mock.patch.object(kernel_configs, "slowdowns_over_calls", spy),
+            # Nor are they chosen again, where the winners are emitted.
+            mock.patch.object(CachingAutotuner, "bench", side_effect=AssertionError),
+        ):
+            compiled, _ = self.compiled(lambda x: torch.relu(op(x * 2)) + x)
+            self.assert_like_eager(compiled, lambda x: torch.relu(op(x * 2)) + x)
+        self.assertEqual(set(calls), {4})
 
     def test_two_dispatches_in_cpp(self):
         op = norm_op()

@@ -531,7 +531,7 @@ class MadeUpGpu:
             mock.patch.object(measure, "get_interface_for_device", lambda _: self),
             mock.patch.object(torch, "empty", return_value=self),
         ):
-            return measure._GpuSampler(torch.device("cuda"))
+            return measure.GpuSampler(torch.device("cuda"))
 
 
 class TestGpuSampler(TestCase):

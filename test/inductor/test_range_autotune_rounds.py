@@ -13,6 +13,7 @@ from torch.testing._internal.common_utils import (
 import torch
 from torch._inductor import config
 from torch._inductor.range_autotune import rounds
+from torch._inductor.range_autotune.inputs import SizePoint
 
 
 class TestCallsAhead(TestCase):
@@ -37,7 +38,8 @@ class TestCallsAhead(TestCase):
             competes=lambda index, competing: index != 3,
         )
         with mock.patch.object(rounds, "_too_large", return_value=None):
-            return rounds._caller(tuning, (0, "point"), inputs), calls, inputs
+            call = rounds._caller(tuning, (0, "point"), inputs, {})
+        return call, calls, inputs
 
     def test_each_gets_the_same_inputs(self):
         call, calls, inputs = self.caller()
@@ -65,6 +67,60 @@ class TestCallsAhead(TestCase):
         with mock.patch.object(rounds, "_inputs", return_value=["x"]):
             call(0)
         self.assertEqual(calls, [])
+
+
+class TestDecideOnConfigs(TestCase):
+    def decide(self, undecided, sizes=(256, 1, 16, 64, 512, 1024), cannot=()):
+        """The calls at other sizes, by candidate; the first is the model's."""
+        calls = {index: [] for index in undecided}
+        inputs = ["of the first"]
+
+        def search(index):
+            return types.SimpleNamespace(
+                has_choice=undecided[index],
+                call=lambda run: calls[index].append(run()),
+                decide=lambda: calls[index].append("decided"),
+            )
+
+        def inputs_at(tuning, point):
+            self.assertEqual(inputs, [])
+            if point.size in cannot:
+                raise MemoryError("none left")
+            return [point.size]
+
+        module = types.SimpleNamespace(call=lambda args: args[0])
+        module.load = lambda: module
+        tuning = types.SimpleNamespace(
+            name="op",
+            rounds=["all", "small"],
+            modules=dict.fromkeys(undecided, module),
+            competes=lambda index, competing: competing == "all" or index == 0,
+        )
+        places = [(int(s == 1), SizePoint(s, {})) for s in sizes]
+        with (
+            mock.patch.object(rounds, "_too_large", lambda _, point: point.size == 512),
+            mock.patch.object(rounds, "_inputs", inputs_at),
+        ):
+            searches = {index: search(index) for index in undecided}
+            rounds._decide_on_configs(tuning, places, searches, inputs)
+        return calls, inputs
+
+    def test_where_there_are_several(self):
+        calls, inputs = self.decide({0: True, 1: True, 2: False})
+        self.assertEqual(calls[0], [1, 64, 1024, "decided"])
+        self.assertEqual(calls[1], [64, 1024, "decided"])
+        self.assertEqual(calls[2], ["decided"])
+        self.assertEqual(inputs, [])
+
+    def test_only_where_it_can_be_called(self):
+        sizes = (256, 1, 64, 512)
+        calls, _ = self.decide({0: True, 1: True}, sizes=sizes, cannot={64})
+        self.assertEqual(calls, {0: [1, "decided"], 1: ["decided"]})
+
+    def test_the_first_place_s_inputs_are_kept_where_there_are_none(self):
+        for arguments in ({"undecided": {0: False}}, {"sizes": (256,)}):
+            _, inputs = self.decide(**{"undecided": {0: True}, **arguments})
+            self.assertEqual(inputs, ["of the first"])
 
 
 class TestHostsTime(TestCase):

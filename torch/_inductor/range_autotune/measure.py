@@ -119,9 +119,9 @@ def time_candidates(
         }
     if device.type == "cpu":
         keep_heap()
-    on_device = _sample_on_cpu if device.type == "cpu" else _GpuSampler(device)
+    on_device = _sample_on_cpu if device.type == "cpu" else GpuSampler(device)
     samplers = dict.fromkeys(runners, on_device)
-    if isinstance(on_device, _GpuSampler):
+    if isinstance(on_device, GpuSampler):
         samplers.update(dict.fromkeys(calling_python, on_device.with_host))
     samples, failures = _warm_up(runners, samplers, device, limit_s)
     start = time.perf_counter()
@@ -256,7 +256,7 @@ def _sample_on_cpu(run: Runner) -> float:
             return elapsed_ms / calls
 
 
-class _GpuSampler:
+class GpuSampler:
     """
     One call behind cache flushes that take longer than the call's launch.
 

@@ -31,9 +31,9 @@ def in_order(
     """
     What is measured when: each round's points, by the number of the round.
 
-    Begins near the size that the model is compiled with, for Triton kernels choose their
-    configs at their first call: at the size where they would without tuning. Of ranks
-    that measure in step, which may be compiled with a size each, the first one's counts.
+    Begins near the size that the model is compiled with, for Triton kernels whose configs
+    are chosen at their first call get the same ones as without tuning. Of ranks that
+    measure in step, which may be compiled with a size each, the first one's counts.
     """
     numbered = [(i, point) for i, row in enumerate(points) for point in row]
     if tuning.size is None:
@@ -46,6 +46,17 @@ def in_order(
         return abs(math.log((entry[1].size or 1) / here))
 
     return sorted(numbered, key=distance)
+
+
+def spread(
+    places: Sequence[tuple[int, SizePoint]], number: int
+) -> list[tuple[int, SizePoint]]:
+    """At most so many of the places: the smallest, the largest, and others between."""
+    by_size = sorted(places, key=lambda place: place[1].size or 0)
+    if len(by_size) <= number:
+        return by_size
+    last = len(by_size) - 1
+    return [by_size[round(i * last / (number - 1))] for i in range(number)]
 
 
 def _points(tuning: Tuning, sizes: DimRange) -> list[SizePoint]:

@@ -12,10 +12,11 @@ from .candidates import FALLBACK_INDEX, one_line
 from .collectives import common_comparisons, common_to_all_ranks, time_in_step
 from .conclusions import conclude, judge, reject_failures
 from .inputs import make_inputs, may_hold, SizePoint
+from .kernel_configs import ConfigSearch
 from .limits import call_within, is_out_of_memory, time_limit_s
 from .measure import Failure, time_candidates, Times
 from .numerics import find_mismatch, NotCompared
-from .places import in_order, points_of_rounds
+from .places import in_order, points_of_rounds, spread
 from .recall import remember
 from .timing_cache import Entry
 from .trial import try_in_process
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
+# Where kernels are launched with all their configs, beside the place that comes first.
+_OTHER_PLACES = 3
+
 
 def measure_rounds(tuning: Tuning, beside: Iterable[Tuning] = ()) -> None:
     """
@@ -49,7 +53,10 @@ def measure_rounds(tuning: Tuning, beside: Iterable[Tuning] = ()) -> None:
     steps = len(tuning.loads) + sum(map(len, points))
     with tuning_progress(tuning.name, steps) as progress:
         inputs: list[Any] = []  # those of the first place, if it is called at before
-        compiling.wait(tuning, progress.done, _caller(tuning, order[0], inputs))
+        searches: dict[int, ConfigSearch] = {}
+        loaded = _caller(tuning, order[0], inputs, searches)
+        compiling.wait(tuning, progress.done, loaded)
+        _decide_on_configs(tuning, order, searches, inputs)
         if tuning.device.type == "cpu":
             compiling.wait_for_quiet(beside)
 
@@ -155,17 +162,21 @@ def _runner(module: SubgraphModule, arguments: Sequence[Any]) -> Callable[[], An
 
 
 def _caller(
-    tuning: Tuning, first: tuple[int, SizePoint], inputs: list[Any]
+    tuning: Tuning,
+    first: tuple[int, SizePoint],
+    inputs: list[Any],
+    searches: dict[int, ConfigSearch],
 ) -> Callable[[int], None]:
     """
     What calls a candidate where it is measured first, while others are compiled.
 
-    At its first call a Triton kernel benchmarks its configs. What goes wrong there goes
+    Its Triton kernels are launched with all their configs. What goes wrong there goes
     wrong again as it is timed. Nothing is called on a CPU, whose cores are the compilers',
     nor what is to be called by all ranks in step or in another process before.
 
     Args:
         inputs: filled with the arguments at that place, before the first call.
+        searches: filled with that of each candidate that was called.
     """
     number, point = first
     waits = tuning.ranks or config.autotune_in_subproc
@@ -176,15 +187,53 @@ def _caller(
     def call(index: int) -> None:
         if not tuning.competes(index, competing):
             return
-        try:
-            if not inputs:
-                inputs.extend(_inputs(tuning, point))
-            run = _runner(tuning.modules[index], inputs)
-            call_within(time_limit_s(), "a call of it", run)
-        except Exception as e:
-            log.debug("%s: a call ahead of time failed", tuning.name, exc_info=e)
+        module = tuning.modules[index]
+        inputs.extend(() if inputs else _inputs(tuning, point))
+        searches[index] = ConfigSearch(module.load(), tuning.device)
+        searches[index].call(_runner(module, inputs))
 
-    return call
+    return lambda index: _ahead_of_time(tuning, call, index)
+
+
+def _ahead_of_time(tuning: Tuning, call: Callable[[int], None], index: int) -> None:
+    """Calls a candidate, whatever comes of it."""
+    try:
+        call_within(time_limit_s(), "a call of it", call, index)
+    except Exception as e:
+        log.debug("%s: a call ahead of time failed", tuning.name, exc_info=e)
+
+
+def _decide_on_configs(
+    tuning: Tuning,
+    places: Sequence[tuple[int, SizePoint]],
+    searches: Mapping[int, ConfigSearch],
+    inputs: list[Any],
+) -> None:
+    """
+    Calls candidates at other sizes, too, whose kernels have several configs.
+
+    Args:
+        inputs: of the first place, where they were called; emptied if there is another,
+            for there are those of one size at a time.
+    """
+
+    def call(index: int) -> None:
+        inputs.extend(() if inputs else _inputs(tuning, point))
+        searches[index].call(_runner(tuning.modules[index], inputs))
+
+    for number, point in spread(places[1:], _OTHER_PLACES):
+        undecided = [
+            index
+            for index, search in searches.items()
+            if search.has_choice and tuning.competes(index, tuning.rounds[number])
+        ]
+        if undecided and not _too_large(tuning, point):
+            inputs.clear()
+            for index in undecided:
+                _ahead_of_time(tuning, call, index)
+            inputs.clear()
+    for search in searches.values():
+        search.decide()
 
 
 def _reject_in_process(tuning: Tuning, competing: Round, point: SizePoint) -> None:

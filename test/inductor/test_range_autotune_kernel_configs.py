@@ -1,0 +1,131 @@
+# Owner(s): ["module: inductor"]
+"""Tests of ``torch._inductor.range_autotune.kernel_configs``: kernels and times are made up."""
+
+import types
+from unittest import mock
+
+from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+from torch._inductor.test_case import run_tests, TestCase
+
+import torch
+from torch._inductor.range_autotune import kernel_configs
+from torch._inductor.range_autotune.kernel_configs import (
+    ConfigSearch,
+    slowdowns_over_calls,
+)
+
+
+class MadeUpKernel(CachingAutotuner):
+    """With the methods of its base that a search calls, and its loop over plugins."""
+
+    def __init__(self, *launchers):
+        self.launchers = list(launchers)
+        self._plugins = []
+        self.written_to = []
+
+    def clone_args(self, *args, **kwargs):
+        return ["copy", *args[1:]], kwargs
+
+    def benchmark_all_configs(self, *args, **kwargs):
+        raise AssertionError("Inductor benchmarks configs")
+
+    def autotune_to_one_config(self, *args, **kwargs):
+        times = self.benchmark_all_configs(*args, **kwargs)
+        self.launchers = [min(times, key=times.get)]
+
+    def run(self, written, size):
+        if len(self.launchers) > 1:
+            (plugin,) = self._plugins
+            return plugin.pre_autotune(self, written, size, stream=7)
+        return self.launchers[0](written, size, stream=7)
+
+
+def launcher(ms, written_to=None):
+    """Takes ``ms(size)``; keeps what it wrote to."""
+
+    def launch(written, size, stream):
+        assert stream == 7
+        if written_to is not None:
+            written_to.append(written)
+        return ms(size)
+
+    return launch
+
+
+class TestConfigSearch(TestCase):
+    def setUp(self):
+        super().setUp()
+        # A launch returns its time.
+        sampler = mock.patch.object(
+            kernel_configs, "GpuSampler", lambda device: lambda run: run()
+        )
+        self.enterContext(sampler)
+
+    def search(self, kernel, sizes, written="argument"):
+        module = types.SimpleNamespace(kernel=kernel, other=torch)
+        search = ConfigSearch(module, torch.device("cuda"))
+        for size in sizes:
+            search.call(lambda size=size: kernel.run(written, size))
+            self.assertEqual(kernel._plugins, [])
+        return search
+
+    def test_the_best_over_all_sizes(self):
+        launchers = [
+            launcher(lambda size: 1.0 if size < 100 else 2.0),
+            launcher(lambda size: 1.05),
+            launcher(lambda size: 2.0 if size < 100 else 1.0),
+        ]
+        for sizes, best in (((10,), 0), ((1000,), 2), ((10, 1000, 20, 200), 1)):
+            kernel = MadeUpKernel(*launchers)
+            search = self.search(kernel, sizes)
+            self.assertTrue(search.has_choice)
+            search.decide()
+            self.assertIs(kernel.launchers[0], launchers[best])
+            self.assertFalse(search.has_choice)
+            with self.assertRaisesRegex(AssertionError, "Inductor benchmarks"):
+                kernel.benchmark_all_configs()
+
+    def test_one_config_is_no_choice(self):
+        kernel = MadeUpKernel(launcher(lambda size: 1.0))
+        search = self.search(kernel, (10, 20))
+        self.assertFalse(search.has_choice)
+        search.decide()
+        self.assertEqual(len(kernel.launchers), 1)
+
+    def test_arguments_are_written_to_once(self):
+        seen = []
+        slow, fast = [launcher(lambda size, ms=ms: ms, seen) for ms in (2.0, 1.0)]
+        self.search(MadeUpKernel(slow, fast), (10,))
+        self.assertEqual(seen.count("argument"), 1)
+        self.assertEqual(seen[-1], "argument")
+
+    def test_a_config_that_fails_somewhere_is_out(self):
+        def fails(size):
+            if size > 100:
+                raise RuntimeError("no such config here")
+            return 0.1
+
+        kernel = MadeUpKernel(launcher(fails), launcher(lambda size: 1.0))
+        works = kernel.launchers[1]
+        search = self.search(kernel, (10, 1000))
+        search.decide()
+        self.assertEqual(kernel.launchers, [works])
+
+    def test_where_all_fail(self):
+        def fails(size):
+            raise RuntimeError("no such config here")
+
+        kernel = MadeUpKernel(launcher(fails), launcher(fails))
+        with self.assertRaisesRegex(RuntimeError, "no such config"):
+            self.search(kernel, (10,))
+        self.assertEqual(kernel._plugins, [])
+
+    def test_nothing_in_common(self):
+        self.assertEqual(slowdowns_over_calls([{"a": 1.0}, {"b": 1.0}]), {})
+
+    def test_times_of_nothing(self):
+        self.assertEqual(slowdowns_over_calls([{"a": 0.0, "b": 0.0}]), {"a": 1, "b": 1})
+
+
+if __name__ == "__main__":
+    run_tests()

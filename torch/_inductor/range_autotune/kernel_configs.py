@@ -1,0 +1,127 @@
+"""
+The configs of a candidate's Triton kernels, chosen over several sizes.
+
+By itself Inductor keeps the config with which a kernel's first call is the fastest. Two that
+are as fast as each other there may not be at other sizes: of a LayerNorm's kernel (H200,
+4096 columns), either was taken by chance at 256 rows, and one takes 8 % longer at 8192.
+"""
+
+from __future__ import annotations
+
+import functools
+import statistics
+from typing import Any, TYPE_CHECKING
+
+from ..runtime.triton_heuristics import CachingAutotuner, CachingAutotunerPlugin
+from .measure import GpuSampler
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Mapping, Sequence
+
+    import torch
+
+    from .measure import Sampler
+
+# Of each config; the lowest counts, and a call before them loads the kernel.
+_SAMPLES = 3
+# No event tells shorter times apart.
+_SHORTEST_MS = 1e-4
+
+
+class ConfigSearch(CachingAutotunerPlugin):
+    """
+    Launches a candidate's kernels with each of their configs, until one is decided on.
+
+    Args:
+        module: a loaded one, whose kernels have not been called.
+        device: a GPU.
+    """
+
+    def __init__(self, module: Any, device: torch.device) -> None:
+        self._kernels = [
+            kernel
+            for kernel in vars(module).values()
+            if isinstance(kernel, CachingAutotuner)
+        ]
+        self._device = device
+        self._sampler: Sampler | None = None
+        self._times: dict[CachingAutotuner, list[dict[Hashable, float]]] = {}
+
+    @property
+    def has_choice(self) -> bool:
+        """Whether a kernel was called that can still get one of several configs."""
+        return bool(self._times)
+
+    def call(self, run: Callable[[], Any]) -> None:
+        """Calls the candidate, its kernels with all configs that they have."""
+        for kernel in self._kernels:
+            kernel._plugins.append(self)
+        try:
+            run()
+        finally:
+            for kernel in self._kernels:
+                kernel._plugins.remove(self)
+
+    def pre_autotune(
+        self, autotuner: CachingAutotuner, *args: Any, stream: Any, **kwargs: Any
+    ) -> Any:
+        """
+        Called by Inductor where it would choose at this size; launches the kernel instead.
+
+        Raises:
+            What every config raised.
+        """
+        sampler = self._sampler = self._sampler or GpuSampler(self._device)
+        arguments, named = autotuner.clone_args(*args, **kwargs)
+        times: dict[Hashable, float] = {}
+        error: Exception | None = None
+        for launcher in autotuner.launchers:
+            launch = functools.partial(launcher, *arguments, **named, stream=stream)
+            try:
+                launch()
+                times[launcher] = min(sampler(launch) for _ in range(_SAMPLES))
+            except Exception as e:
+                error = e
+        if not times:
+            assert error is not None
+            raise error
+        self._times.setdefault(autotuner, []).append(times)
+        best: Any = min(times, key=times.__getitem__)
+        return best(*args, **kwargs, stream=stream)
+
+    def decide(self) -> None:
+        """Has each kernel keep the config that is the best over all calls as yet."""
+        for kernel, calls in self._times.items():
+            if scores := slowdowns_over_calls(calls):
+                _keep_best(kernel, scores)
+        self._times.clear()
+        self._sampler = None
+
+
+def slowdowns_over_calls(
+    calls: Sequence[Mapping[Hashable, float]],
+) -> dict[Hashable, float]:
+    """
+    How far each config is from the best of a call, as a geometric mean over calls.
+
+    Configs that failed in a call are not in it.
+    """
+    everywhere = set(calls[0]).intersection(*calls[1:])
+    return {
+        config: statistics.geometric_mean(
+            max(times[config], _SHORTEST_MS) / max(min(times.values()), _SHORTEST_MS)
+            for times in calls
+        )
+        for config in calls[0]
+        if config in everywhere
+    }
+
+
+def _keep_best(kernel: CachingAutotuner, scores: Mapping[Hashable, float]) -> None:
+    """As if Inductor had taken these times: it drops the others and fills its cache."""
+    kernel.benchmark_all_configs = lambda *_, **__: scores  # type: ignore[method-assign]
+    try:
+        kernel.autotune_to_one_config()
+    finally:
+        del kernel.benchmark_all_configs
