@@ -4,7 +4,7 @@
 import types
 from unittest import mock
 
-from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+from torch._inductor.runtime.triton_heuristics import CachingAutotuner, DEFER
 from torch._inductor.test_case import run_tests, TestCase
 
 import torch
@@ -61,11 +61,13 @@ class TestConfigSearch(TestCase):
         )
         self.enterContext(sampler)
 
-    def search(self, kernel, sizes, written="argument"):
-        module = types.SimpleNamespace(kernel=kernel, other=torch)
-        search = ConfigSearch(module, torch.device("cuda"))
+        self.module = types.SimpleNamespace(other=torch)
+
+    def search(self, kernel, sizes):
+        self.module.kernel = self.module.the_same = kernel
+        search = ConfigSearch(torch.device("cuda"))
         for size in sizes:
-            search.call(lambda size=size: kernel.run(written, size))
+            search.call(self.module, lambda size=size: kernel.run("argument", size))
             self.assertEqual(kernel._plugins, [])
         return search
 
@@ -78,19 +80,50 @@ class TestConfigSearch(TestCase):
         for sizes, best in (((10,), 0), ((1000,), 2), ((10, 1000, 20, 200), 1)):
             kernel = MadeUpKernel(*launchers)
             search = self.search(kernel, sizes)
-            self.assertTrue(search.has_choice)
+            self.assertTrue(search.is_undecided(self.module))
             search.decide()
             self.assertIs(kernel.launchers[0], launchers[best])
-            self.assertFalse(search.has_choice)
+            self.assertFalse(search.is_undecided(self.module))
             with self.assertRaisesRegex(AssertionError, "Inductor benchmarks"):
                 kernel.benchmark_all_configs()
 
     def test_one_config_is_no_choice(self):
         kernel = MadeUpKernel(launcher(lambda size: 1.0))
         search = self.search(kernel, (10, 20))
-        self.assertFalse(search.has_choice)
+        self.assertFalse(search.is_undecided(self.module))
         search.decide()
         self.assertEqual(len(kernel.launchers), 1)
+
+    def test_a_kernel_of_two_candidates_is_decided_on_once(self):
+        launchers = [launcher(lambda size: 1.0), launcher(lambda size: 1.0 + size)]
+        kernel = MadeUpKernel(*launchers)
+        search = self.search(kernel, (1,))
+        other = types.SimpleNamespace(kernel=kernel)
+        search.call(other, lambda: kernel.run("argument", -0.9))
+        self.assertTrue(search.is_undecided(other))
+        with mock.patch.object(
+            kernel, "autotune_to_one_config", wraps=kernel.autotune_to_one_config
+        ) as decided:
+            search.decide()
+        decided.assert_called_once()
+        self.assertIs(kernel.launchers[0], launchers[1])
+
+    def test_a_kernel_that_somebody_else_has_decided_on(self):
+        kernel = MadeUpKernel(launcher(lambda size: 1.0), launcher(lambda size: 2.0))
+        search = self.search(kernel, (10,))
+        kernel.launchers = kept = kernel.launchers[1:]
+        search.decide()
+        self.assertIs(kernel.launchers, kept)
+
+    def test_where_it_cannot_be_decided(self):
+        kernel = MadeUpKernel(launcher(lambda size: 1.0), launcher(lambda size: 2.0))
+        search = self.search(kernel, (10,))
+        with mock.patch.object(
+            kernel, "autotune_to_one_config", side_effect=AssertionError
+        ):
+            search.decide()
+        self.assertEqual(len(kernel.launchers), 2)
+        self.assertNotIn("benchmark_all_configs", vars(kernel))
 
     def test_arguments_are_written_to_once(self):
         seen = []
@@ -119,6 +152,15 @@ class TestConfigSearch(TestCase):
         with self.assertRaisesRegex(RuntimeError, "no such config"):
             self.search(kernel, (10,))
         self.assertEqual(kernel._plugins, [])
+
+    def test_an_interrupted_call(self):
+        kernel = MadeUpKernel(launcher(lambda size: 1.0), launcher(lambda size: 2.0))
+        search = self.search(kernel, ())
+        with self.assertRaises(KeyboardInterrupt):
+            search.call(self.module, mock.Mock(side_effect=KeyboardInterrupt))
+        self.assertEqual(kernel._plugins, [])
+        search.decide()
+        self.assertIs(search.pre_autotune(kernel, "argument", 10, stream=7), DEFER)
 
     def test_nothing_in_common(self):
         self.assertEqual(slowdowns_over_calls([{"a": 1.0}, {"b": 1.0}]), {})

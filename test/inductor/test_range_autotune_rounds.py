@@ -38,7 +38,8 @@ class TestCallsAhead(TestCase):
             competes=lambda index, competing: index != 3,
         )
         with mock.patch.object(rounds, "_too_large", return_value=None):
-            call = rounds._caller(tuning, (0, "point"), inputs, {})
+            search = types.SimpleNamespace(call=lambda module, run: run())
+            call = rounds._caller(tuning, (0, "point"), inputs, search)
         return call, calls, inputs
 
     def test_each_gets_the_same_inputs(self):
@@ -72,15 +73,8 @@ class TestCallsAhead(TestCase):
 class TestDecideOnConfigs(TestCase):
     def decide(self, undecided, sizes=(256, 1, 16, 64, 512, 1024), cannot=()):
         """The calls at other sizes, by candidate; the first is the model's."""
-        calls = {index: [] for index in undecided}
+        calls = [[] for _ in undecided]
         inputs = ["of the first"]
-
-        def search(index):
-            return types.SimpleNamespace(
-                has_choice=undecided[index],
-                call=lambda run: calls[index].append(run()),
-                decide=lambda: calls[index].append("decided"),
-            )
 
         def inputs_at(tuning, point):
             self.assertEqual(inputs, [])
@@ -88,12 +82,19 @@ class TestDecideOnConfigs(TestCase):
                 raise MemoryError("none left")
             return [point.size]
 
-        module = types.SimpleNamespace(call=lambda args: args[0])
-        module.load = lambda: module
+        modules = {}
+        for index in range(len(undecided)):
+            modules[index] = types.SimpleNamespace(call=lambda args: args[0])
+            modules[index].load = lambda index=index: modules[index]
+        search = mock.Mock()
+        search.is_undecided = lambda m: undecided[list(modules.values()).index(m)]
+        search.call = lambda m, run: calls[list(modules.values()).index(m)].append(
+            run()
+        )
         tuning = types.SimpleNamespace(
             name="op",
             rounds=["all", "small"],
-            modules=dict.fromkeys(undecided, module),
+            modules=modules,
             competes=lambda index, competing: competing == "all" or index == 0,
         )
         places = [(int(s == 1), SizePoint(s, {})) for s in sizes]
@@ -101,25 +102,22 @@ class TestDecideOnConfigs(TestCase):
             mock.patch.object(rounds, "_too_large", lambda _, point: point.size == 512),
             mock.patch.object(rounds, "_inputs", inputs_at),
         ):
-            searches = {index: search(index) for index in undecided}
-            rounds._decide_on_configs(tuning, places, searches, inputs)
+            rounds._decide_on_configs(tuning, places, inputs, search)
+        search.decide.assert_called_once()
         return calls, inputs
 
     def test_where_there_are_several(self):
-        calls, inputs = self.decide({0: True, 1: True, 2: False})
-        self.assertEqual(calls[0], [1, 64, 1024, "decided"])
-        self.assertEqual(calls[1], [64, 1024, "decided"])
-        self.assertEqual(calls[2], ["decided"])
+        calls, inputs = self.decide([True, True, False])
+        self.assertEqual(calls, [[1, 64, 1024], [64, 1024], []])
         self.assertEqual(inputs, [])
 
     def test_only_where_it_can_be_called(self):
-        sizes = (256, 1, 64, 512)
-        calls, _ = self.decide({0: True, 1: True}, sizes=sizes, cannot={64})
-        self.assertEqual(calls, {0: [1, "decided"], 1: ["decided"]})
+        calls, _ = self.decide([True, True], sizes=(256, 1, 64, 512), cannot={64})
+        self.assertEqual(calls, [[1], []])
 
     def test_the_first_place_s_inputs_are_kept_where_there_are_none(self):
-        for arguments in ({"undecided": {0: False}}, {"sizes": (256,)}):
-            _, inputs = self.decide(**{"undecided": {0: True}, **arguments})
+        for arguments in ([[False]], [[True], (256,)]):
+            _, inputs = self.decide(*arguments)
             self.assertEqual(inputs, ["of the first"])
 
 

@@ -9,10 +9,15 @@ are as fast as each other there may not be at other sizes: of a LayerNorm's kern
 from __future__ import annotations
 
 import functools
+import logging
 import statistics
 from typing import Any, TYPE_CHECKING
 
-from ..runtime.triton_heuristics import CachingAutotuner, CachingAutotunerPlugin
+from ..runtime.triton_heuristics import (
+    CachingAutotuner,
+    CachingAutotunerPlugin,
+    DEFER,
+)
 from .measure import GpuSampler
 
 
@@ -23,6 +28,8 @@ if TYPE_CHECKING:
 
     from .measure import Sampler
 
+log = logging.getLogger("torch._inductor.kernel.custom_op")
+
 # Of each config; the lowest counts, and a call before them loads the kernel.
 _SAMPLES = 3
 # No event tells shorter times apart.
@@ -31,37 +38,34 @@ _SHORTEST_MS = 1e-4
 
 class ConfigSearch(CachingAutotunerPlugin):
     """
-    Launches a candidate's kernels with each of their configs, until one is decided on.
+    Launches candidates' kernels with each of their configs, until one is decided on.
+
+    Candidates may have kernels in common, which are decided on once.
 
     Args:
-        module: a loaded one, whose kernels have not been called.
         device: a GPU.
     """
 
-    def __init__(self, module: Any, device: torch.device) -> None:
-        self._kernels = [
-            kernel
-            for kernel in vars(module).values()
-            if isinstance(kernel, CachingAutotuner)
-        ]
+    def __init__(self, device: torch.device) -> None:
         self._device = device
         self._sampler: Sampler | None = None
         self._times: dict[CachingAutotuner, list[dict[Hashable, float]]] = {}
+        self._over = False
 
-    @property
-    def has_choice(self) -> bool:
-        """Whether a kernel was called that can still get one of several configs."""
-        return bool(self._times)
+    def is_undecided(self, module: Any) -> bool:
+        """Whether a kernel of a loaded module was called that still has several configs."""
+        return any(kernel in self._times for kernel in _kernels_of(module))
 
-    def call(self, run: Callable[[], Any]) -> None:
-        """Calls the candidate, its kernels with all configs that they have."""
-        for kernel in self._kernels:
-            kernel._plugins.append(self)
+    def call(self, module: Any, run: Callable[[], Any]) -> None:
+        """Calls a candidate, its kernels with all configs that they have."""
+        kernels = _kernels_of(module)
         try:
+            for kernel in kernels:
+                kernel._plugins.append(self)
             run()
         finally:
-            for kernel in self._kernels:
-                kernel._plugins.remove(self)
+            for kernel in kernels:
+                kernel._plugins[:] = [p for p in kernel._plugins if p is not self]
 
     def pre_autotune(
         self, autotuner: CachingAutotuner, *args: Any, stream: Any, **kwargs: Any
@@ -72,6 +76,8 @@ class ConfigSearch(CachingAutotunerPlugin):
         Raises:
             What every config raised.
         """
+        if self._over:  # an interrupt kept it from being removed
+            return DEFER
         sampler = self._sampler = self._sampler or GpuSampler(self._device)
         arguments, named = autotuner.clone_args(*args, **kwargs)
         times: dict[Hashable, float] = {}
@@ -93,10 +99,18 @@ class ConfigSearch(CachingAutotunerPlugin):
     def decide(self) -> None:
         """Has each kernel keep the config that is the best over all calls as yet."""
         for kernel, calls in self._times.items():
-            if scores := slowdowns_over_calls(calls):
+            scores = slowdowns_over_calls(calls)
+            # Somebody else may have called it meanwhile, and so decided.
+            if scores and set(scores) <= set(kernel.launchers):
                 _keep_best(kernel, scores)
         self._times.clear()
         self._sampler = None
+        self._over = True
+
+
+def _kernels_of(module: Any) -> list[CachingAutotuner]:
+    kernels = [k for k in vars(module).values() if isinstance(k, CachingAutotuner)]
+    return list(dict.fromkeys(kernels))
 
 
 def slowdowns_over_calls(
@@ -123,5 +137,7 @@ def _keep_best(kernel: CachingAutotuner, scores: Mapping[Hashable, float]) -> No
     kernel.benchmark_all_configs = lambda *_, **__: scores  # type: ignore[method-assign]
     try:
         kernel.autotune_to_one_config()
+    except Exception as e:  # then Inductor decides, where it is called next
+        log.debug("No config is decided on", exc_info=e)
     finally:
         del kernel.benchmark_all_configs

@@ -53,10 +53,10 @@ def measure_rounds(tuning: Tuning, beside: Iterable[Tuning] = ()) -> None:
     steps = len(tuning.loads) + sum(map(len, points))
     with tuning_progress(tuning.name, steps) as progress:
         inputs: list[Any] = []  # those of the first place, if it is called at before
-        searches: dict[int, ConfigSearch] = {}
-        loaded = _caller(tuning, order[0], inputs, searches)
+        search = ConfigSearch(tuning.device)
+        loaded = _caller(tuning, order[0], inputs, search)
         compiling.wait(tuning, progress.done, loaded)
-        _decide_on_configs(tuning, order, searches, inputs)
+        _decide_on_configs(tuning, order, inputs, search)
         if tuning.device.type == "cpu":
             compiling.wait_for_quiet(beside)
 
@@ -165,7 +165,7 @@ def _caller(
     tuning: Tuning,
     first: tuple[int, SizePoint],
     inputs: list[Any],
-    searches: dict[int, ConfigSearch],
+    search: ConfigSearch,
 ) -> Callable[[int], None]:
     """
     What calls a candidate where it is measured first, while others are compiled.
@@ -176,7 +176,7 @@ def _caller(
 
     Args:
         inputs: filled with the arguments at that place, before the first call.
-        searches: filled with that of each candidate that was called.
+        search: for the configs of their kernels.
     """
     number, point = first
     waits = tuning.ranks or config.autotune_in_subproc
@@ -189,8 +189,7 @@ def _caller(
             return
         module = tuning.modules[index]
         inputs.extend(() if inputs else _inputs(tuning, point))
-        searches[index] = ConfigSearch(module.load(), tuning.device)
-        searches[index].call(_runner(module, inputs))
+        search.call(module.load(), _runner(module, inputs))
 
     return lambda index: _ahead_of_time(tuning, call, index)
 
@@ -206,8 +205,8 @@ def _ahead_of_time(tuning: Tuning, call: Callable[[int], None], index: int) -> N
 def _decide_on_configs(
     tuning: Tuning,
     places: Sequence[tuple[int, SizePoint]],
-    searches: Mapping[int, ConfigSearch],
     inputs: list[Any],
+    search: ConfigSearch,
 ) -> None:
     """
     Calls candidates at other sizes, too, whose kernels have several configs.
@@ -218,22 +217,23 @@ def _decide_on_configs(
     """
 
     def call(index: int) -> None:
+        module = tuning.modules[index]
         inputs.extend(() if inputs else _inputs(tuning, point))
-        searches[index].call(_runner(tuning.modules[index], inputs))
+        search.call(module.load(), _runner(module, inputs))
 
     for number, point in spread(places[1:], _OTHER_PLACES):
         undecided = [
             index
-            for index, search in searches.items()
-            if search.has_choice and tuning.competes(index, tuning.rounds[number])
+            for index, module in tuning.modules.items()
+            if search.is_undecided(module.load())
+            and tuning.competes(index, tuning.rounds[number])
         ]
         if undecided and not _too_large(tuning, point):
             inputs.clear()
             for index in undecided:
                 _ahead_of_time(tuning, call, index)
             inputs.clear()
-    for search in searches.values():
-        search.decide()
+    search.decide()
 
 
 def _reject_in_process(tuning: Tuning, competing: Round, point: SizePoint) -> None:
