@@ -1,6 +1,7 @@
 # Owner(s): ["module: inductor"]
 """Tests of ``torch._inductor.range_autotune.kernel_configs``: kernels and times are made up."""
 
+import itertools
 import types
 from unittest import mock
 
@@ -15,23 +16,29 @@ from torch._inductor.range_autotune.kernel_configs import (
 )
 
 
+_numbers = itertools.count(1)
+
+
 class MadeUpKernel(CachingAutotuner):
-    """With the methods of its base that a search calls, and its loop over plugins."""
+    """Decides as its base does; that times configs and runs plugins for a GPU only."""
 
     def __init__(self, *launchers):
+        self.fn = types.SimpleNamespace(__name__="kernel")
         self.launchers = list(launchers)
+        self.compile_results = [
+            types.SimpleNamespace(config=launcher.config) for launcher in launchers
+        ]
+        self.inductor_meta = {}
+        self.precompile_time_taken_ns = 0
+        self.kept = []
+        self.save_cache_hook = lambda config, *_, **__: self.kept.append(config)
         self._plugins = []
-        self.written_to = []
 
     def clone_args(self, *args, **kwargs):
         return ["copy", *args[1:]], kwargs
 
     def benchmark_all_configs(self, *args, **kwargs):
         raise AssertionError("Inductor benchmarks configs")
-
-    def autotune_to_one_config(self, *args, **kwargs):
-        times = self.benchmark_all_configs(*args, **kwargs)
-        self.launchers = [min(times, key=times.get)]
 
     def run(self, written, size):
         if len(self.launchers) > 1:
@@ -49,6 +56,11 @@ def launcher(ms, written_to=None):
             written_to.append(written)
         return ms(size)
 
+    launch.config = types.SimpleNamespace(
+        kwargs={"XBLOCK": next(_numbers)}, num_warps=4, num_stages=1
+    )
+    launch.cache_hash = None
+    launch.n_regs = launch.n_spills = launch.shared = 0
     return launch
 
 
@@ -60,7 +72,6 @@ class TestConfigSearch(TestCase):
             kernel_configs, "GpuSampler", lambda device: lambda run: run()
         )
         self.enterContext(sampler)
-
         self.module = types.SimpleNamespace(other=torch)
 
     def search(self, kernel, sizes):
@@ -82,7 +93,8 @@ class TestConfigSearch(TestCase):
             search = self.search(kernel, sizes)
             self.assertTrue(search.is_undecided(self.module))
             search.decide()
-            self.assertIs(kernel.launchers[0], launchers[best])
+            self.assertEqual(kernel.launchers, [launchers[best]])
+            self.assertEqual(kernel.kept, [launchers[best].config])
             self.assertFalse(search.is_undecided(self.module))
             with self.assertRaisesRegex(AssertionError, "Inductor benchmarks"):
                 kernel.benchmark_all_configs()
@@ -101,12 +113,9 @@ class TestConfigSearch(TestCase):
         other = types.SimpleNamespace(kernel=kernel)
         search.call(other, lambda: kernel.run("argument", -0.9))
         self.assertTrue(search.is_undecided(other))
-        with mock.patch.object(
-            kernel, "autotune_to_one_config", wraps=kernel.autotune_to_one_config
-        ) as decided:
-            search.decide()
-        decided.assert_called_once()
-        self.assertIs(kernel.launchers[0], launchers[1])
+        search.decide()
+        self.assertEqual(kernel.kept, [launchers[1].config])
+        self.assertEqual(kernel.launchers, [launchers[1]])
 
     def test_a_kernel_that_somebody_else_has_decided_on(self):
         kernel = MadeUpKernel(launcher(lambda size: 1.0), launcher(lambda size: 2.0))
