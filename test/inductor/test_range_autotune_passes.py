@@ -189,7 +189,7 @@ class TestAsWritten(OpTestCase):
         self.assertRegex(log, r"Range \[100, inf\): directly\b(?!,)")
         # The pass has its kernel look for values that are not finite.
         kernels = code.split("cpp_pybinding")[1:]
-        looked = [".abs(" in kernel for kernel in kernels]
+        looked = ["abs(" in kernel for kernel in kernels]
         self.assertEqual(looked, [False, True], msg=code)
 
     def test_is_measured_where_passes_make_another_form_only(self):
