@@ -1,6 +1,7 @@
 # Owner(s): ["module: inductor"]
 """Tests of ``torch._inductor.range_autotune.kernel_configs``: kernels and times are made up."""
 
+import functools
 import itertools
 import types
 from unittest import mock
@@ -140,6 +141,15 @@ class TestConfigSearch(TestCase):
         self.search(MadeUpKernel(slow, fast), (10,))
         self.assertEqual(seen.count("argument"), 1)
         self.assertEqual(seen[-1], "argument")
+
+    def test_slow_kernels_are_launched_less(self):
+        launches = []
+        for ms in (1.0, 1000.0):
+            seen = []
+            takes = functools.partial(launcher, lambda size, ms=ms: ms, seen)
+            self.search(MadeUpKernel(takes(), takes()), (10,))
+            launches.append(seen.count("copy"))
+        self.assertEqual(launches, [2 * 4, 2 * 2])
 
     def test_a_config_that_fails_somewhere_is_out(self):
         def fails(size):

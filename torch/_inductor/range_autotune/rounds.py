@@ -185,19 +185,28 @@ def _caller(
     competing = tuning.rounds[number]
 
     def call(index: int) -> None:
-        if not tuning.competes(index, competing):
-            return
+        if tuning.competes(index, competing):
+            _call_ahead(tuning, index, point, inputs, search)
+
+    return call
+
+
+def _call_ahead(
+    tuning: Tuning,
+    index: int,
+    point: SizePoint,
+    inputs: list[Any],
+    search: ConfigSearch,
+) -> None:
+    """Calls a candidate before it is timed, whatever comes of it; makes inputs if need be."""
+
+    def call() -> None:
         module = tuning.modules[index]
         inputs.extend(() if inputs else _inputs(tuning, point))
         search.call(module.load(), _runner(module, inputs))
 
-    return lambda index: _ahead_of_time(tuning, call, index)
-
-
-def _ahead_of_time(tuning: Tuning, call: Callable[[int], None], index: int) -> None:
-    """Calls a candidate, whatever comes of it."""
     try:
-        call_within(time_limit_s(), "a call of it", call, index)
+        call_within(time_limit_s(), "a call of it", call)
     except Exception as e:
         log.debug("%s: a call ahead of time failed", tuning.name, exc_info=e)
 
@@ -215,12 +224,6 @@ def _decide_on_configs(
         inputs: of the first place, where they were called; emptied if there is another,
             for there are those of one size at a time.
     """
-
-    def call(index: int) -> None:
-        module = tuning.modules[index]
-        inputs.extend(() if inputs else _inputs(tuning, point))
-        search.call(module.load(), _runner(module, inputs))
-
     for number, point in spread(places[1:], _OTHER_PLACES):
         undecided = [
             index
@@ -231,7 +234,7 @@ def _decide_on_configs(
         if undecided and not _too_large(tuning, point):
             inputs.clear()
             for index in undecided:
-                _ahead_of_time(tuning, call, index)
+                _call_ahead(tuning, index, point, inputs, search)
             inputs.clear()
     search.decide()
 
