@@ -31,6 +31,7 @@ from torch._inductor.graph import GraphLowering
 from torch._inductor.test_case import run_tests
 from torch._inductor.utils import run_and_get_code
 from torch.testing._internal.common_utils import (
+    DeterministicGuard,
     instantiate_parametrized_tests,
     parametrize,
 )
@@ -503,6 +504,55 @@ class TestWaysToCompile(UsesTestCase):
         with made_up_times(best_by_range):
             compiled(x)
         self.assert_markers(compiled, {2: 1, 511: 1, 512: 2, 2047: 2, 2048: 0})
+
+
+class TestDeterministic(UsesTestCase):
+    """Every run is to compute the same, so that no times may decide."""
+
+    def compiled(self, op, **options):
+        with made_up_times(best_by_range) as sizes, config.patch(options):
+            compiled = compile_at(lambda x: op(x) * 2 / 2, ramp(128, 4))
+        self.assertEqual(sizes, [])
+        self.assertEqual(counters["inductor"]["subgraph_modules_generated"], 0)
+        return compiled
+
+    @parametrize("mode", ("deterministic", "batch_invariant"))
+    def test_the_op_itself(self, mode):
+        op = identity_op()
+        register(op, plus(1), plus(2))
+        compiled = self.compiled(op, **{mode: True})
+        self.assert_markers(compiled, {2: 0, 511: 0, 512: 0, 2048: 0})
+
+    def test_by_torch_s_own_setting(self):
+        op = identity_op()
+        register(op, plus(1), plus(2))
+        with DeterministicGuard(True):
+            compiled = self.compiled(op)
+            self.assert_markers(compiled, {2: 0, 512: 0})
+
+    def test_the_first_implementation_where_the_op_does_not_compete(self):
+        op = identity_op()
+        everywhere = plus(3)
+        ranges = [
+            CustomOpRangeConfig("x", 0, RANGES[:1], [plus(1), everywhere]),
+            CustomOpRangeConfig("x", 0, RANGES[1:2], [plus(2), everywhere]),
+        ]
+        register_custom_op_autotuning(op, configs=ranges, include_fallback=False)
+        compiled = self.compiled(op, deterministic=True)
+        beyond = RANGES[1][1]
+        self.assert_markers(compiled, {2: 3, 511: 3, 512: 3, beyond: 0})
+
+    def test_no_implementation_for_all_ranges(self):
+        op = identity_op()
+        ranges = [
+            CustomOpRangeConfig("x", 0, [RANGES[i]], [plus(1 + i)]) for i in range(2)
+        ]
+        register_custom_op_autotuning(op, configs=ranges, include_fallback=False)
+        compiled = self.compiled(op, deterministic=True)
+        self.assert_markers(compiled, {2: 0, 512: 0})
+
+
+instantiate_parametrized_tests(TestDeterministic)
 
 
 class TestFailures(AutotuneTestCase):

@@ -101,7 +101,8 @@ def _tune(registration: Registration, site: CallSite) -> Any:
     tuning = _tuning_of(registration, site)
     if not tuning.traced:
         return None
-    if tuning.first is None and not recall(tuning):
+    undecided = tuning.first is None and tuning.winners is None
+    if undecided and not recall(tuning):
         compiling.submit(tuning)
 
     if config.defer_custom_op_choices:

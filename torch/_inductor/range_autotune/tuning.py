@@ -35,7 +35,7 @@ from .collectives import (
 )
 from .inputs import size_bounds
 from .measure import ChoiceRules, Failure
-from .ranges import ANY_SIZE, DimRange
+from .ranges import ANY_SIZE, DimRange, fill_gaps, merge_neighbours, Segment
 from .registration import Contest, make_contest, Registration
 from .report import warn_left_out
 
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from .. import ir
     from ..graph import GraphLowering
     from .measure import RangeTimes
-    from .ranges import Segment
     from .subgraph_module import SubgraphModule
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
@@ -217,6 +216,8 @@ def prepare(registration: Registration, site: CallSite) -> Tuning:
             tensor lacks, a bad config from a generator.
         NotTunable, CandidateError: if the call is to be lowered as if not registered.
     """
+    if not _times_may_decide() and registration.options.include_fallback:
+        raise NotTunable("Inductor is to be deterministic, so that no times decide")
     contest = registration.contest or _generated_contest(registration, site)
     table = contest.table
     size = None if table is None else site.size_of(table.dim)
@@ -230,12 +231,38 @@ def prepare(registration: Registration, site: CallSite) -> Tuning:
     )
     _trace_candidates(tuning)
     _agree_with_ranks(tuning, fallback)
-    if tuning.traced:
+    if not _times_may_decide():
+        _decide_without_times(tuning)
+    elif tuning.traced:
         if registration.options.include_fallback:
             _add_plain_lowering(tuning)
         _add_variants(tuning)
+    if tuning.traced:
         tuning.traced[FALLBACK_INDEX] = fallback
     return tuning
+
+
+def _times_may_decide() -> bool:
+    """Not where every run is to compute the same; torch's own setting implies Inductor's."""
+    return not (config.deterministic or config.batch_invariant)
+
+
+def _decide_without_times(tuning: Tuning) -> None:
+    """
+    The first candidate that competes in all ranges, where the op itself does not.
+
+    Raises:
+        NotTunable: if there is none.
+    """
+    for index, traced in tuning.traced.items():
+        if all(tuning.enters(index, competing) for competing in tuning.rounds):
+            tuning.traced = {index: traced}
+            ranges = [Segment(r.possible, index) for r in tuning.rounds]
+            tuning.winners = merge_neighbours(
+                fill_gaps(ranges, tuning.bounds, FALLBACK_INDEX)
+            )
+            return
+    raise NotTunable("no implementation is for all ranges, and no times decide")
 
 
 def _check_can_dispatch() -> None:
