@@ -328,11 +328,19 @@ class TestLimitedExecutor(TestCase):
             executor.submit(int)
 
     def test_the_end_of_the_process_waits_a_little(self):
-        future = LimitedExecutor(1, "it", None).submit(self.hang.wait, LONG_S)
+        begun = threading.Event()
+        executor = LimitedExecutor(1, "it", None)
+        first = executor.submit(lambda: (begun.set(), self.hang.wait(LONG_S)))
+        begun.wait()
+        second = executor.submit(abs, -1)
         threading.Timer(0.05, self.hang.set).start()
-        with mock.patch.object(limits, "_EXIT_WAIT_S", LONG_S):
+        with (
+            mock.patch.object(limits, "_EXIT_WAIT_S", LONG_S),
+            mock.patch.object(limits, "_exiting", threading.Event()),
+        ):
             limits._wait_at_exit()
-        self.assertTrue(future.done())
+        self.assertTrue(first.done())
+        self.assertTrue(second.cancelled())  # it had not begun
 
     def test_process_exits_while_a_call_hangs(self):
         script = """

@@ -231,6 +231,8 @@ class LimitedExecutor(futures.Executor):
 
     def _serve(self, future: futures.Future[T], call: Callable[[], T]) -> None:
         with self._room:
+            if _exiting.is_set():
+                future.cancel()
             if not future.set_running_or_notify_cancel():
                 return None
             if self._limit_s is None:
@@ -268,6 +270,8 @@ def fulfil(future: futures.Future[T], call: Callable[[], T]) -> None:
 
 
 _daemons: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+# From then on no call begins.
+_exiting = threading.Event()
 
 
 def _start_daemon(target: Callable[[], None]) -> None:
@@ -278,6 +282,7 @@ def _start_daemon(target: Callable[[], None]) -> None:
 
 @atexit.register
 def _wait_at_exit() -> None:
+    _exiting.set()
     deadline_s = time.monotonic() + _EXIT_WAIT_S
     for thread in list(_daemons):
         thread.join(max(deadline_s - time.monotonic(), 0))
