@@ -5,7 +5,7 @@ import dataclasses
 import math
 from unittest import mock
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from range_autotune_testing import OpTestCase
 from test_custom_op_autotune import made_up_times
@@ -167,6 +167,7 @@ class TestCut(TestCase):
         (segment,) = choose_winners(alive, RULES)
         self.assertEqual(segment, Segment(DimRange(1, 1000), 0))
 
+    @example(lines=[(0.0, 3.0), (2.0, 2.0)], start=1, length=4)
     @settings(max_examples=100, deadline=None)
     @given(
         st.lists(

@@ -55,7 +55,8 @@ def cut(
         if gap is None:
             break
         low, high = gap
-        found = measure_within(DimRange(low + 1, high), math.isqrt(low * high))
+        middle = max(math.isqrt(low * high), low + 1)
+        found = measure_within(DimRange(low + 1, high), middle)
         if found is None or not found[1]:
             closed.add(gap)
         else:
