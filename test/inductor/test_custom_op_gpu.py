@@ -132,20 +132,21 @@ class TestOnGpu(TestCase):
         op = norm_op()
         calls = []
 
-        def spy(times):
-            calls.append(len(times))
-            return original(times)
+        def spy(at):
+            calls.append(len(at))
+            return original(at)
 
-        original = kernel_configs.slowdowns_over_calls
+        original = kernel_configs.slowdowns
         with (
             fresh_cache(),
-            mock.patch.object(kernel_configs, "slowdowns_over_calls", spy),
+            mock.patch.object(kernel_configs, "slowdowns", spy),
             # Nor are they chosen again, where the winners are emitted.
             mock.patch.object(CachingAutotuner, "bench", side_effect=AssertionError),
         ):
             compiled, _ = self.compiled(lambda x: torch.relu(op(x * 2)) + x)
             self.assert_like_eager(compiled, lambda x: torch.relu(op(x * 2)) + x)
-        self.assertEqual(set(calls), {4})
+        # Of each launch with all configs, and of a kernel's launches together.
+        self.assertEqual(set(calls), {1, 4})
 
     def test_two_dispatches_in_cpp(self):
         op = norm_op()

@@ -11,10 +11,7 @@ from torch._inductor.test_case import run_tests, TestCase
 
 import torch
 from torch._inductor.range_autotune import kernel_configs
-from torch._inductor.range_autotune.kernel_configs import (
-    ConfigSearch,
-    slowdowns_over_calls,
-)
+from torch._inductor.range_autotune.kernel_configs import ConfigSearch
 
 
 _numbers = itertools.count(1)
@@ -182,10 +179,23 @@ class TestConfigSearch(TestCase):
         self.assertIs(search.pre_autotune(kernel, "argument", 10, stream=7), DEFER)
 
     def test_nothing_in_common(self):
-        self.assertEqual(slowdowns_over_calls([{"a": 1.0}, {"b": 1.0}]), {})
+        def fails_unless(wanted):
+            def ms(size):
+                if size != wanted:
+                    raise RuntimeError("no such config here")
+                return 1.0
+
+            return launcher(ms)
+
+        kernel = MadeUpKernel(fails_unless(10), fails_unless(20))
+        self.search(kernel, (10, 20)).decide()
+        self.assertEqual((len(kernel.launchers), kernel.kept), (2, []))
 
     def test_times_of_nothing(self):
-        self.assertEqual(slowdowns_over_calls([{"a": 0.0, "b": 0.0}]), {"a": 1, "b": 1})
+        kernel = MadeUpKernel(launcher(lambda size: 0.0), launcher(lambda size: 0.0))
+        first = kernel.launchers[0]
+        self.search(kernel, (10,)).decide()
+        self.assertEqual(kernel.launchers, [first])
 
 
 if __name__ == "__main__":

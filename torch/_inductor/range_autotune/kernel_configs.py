@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import statistics
 from typing import Any, TYPE_CHECKING
 
 from ..runtime.triton_heuristics import (
@@ -18,11 +17,11 @@ from ..runtime.triton_heuristics import (
     CachingAutotunerPlugin,
     DEFER,
 )
-from .measure import GpuSampler
+from .measure import Failure, failure_of, GpuSampler, slowdowns, Timing
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Mapping
 
     import torch
 
@@ -34,8 +33,6 @@ log = logging.getLogger("torch._inductor.kernel.custom_op")
 _SAMPLES = 3
 # One of a kernel that takes so long.
 _LONG_MS = 5.0
-# No event tells shorter times apart.
-_SHORTEST_MS = 1e-4
 
 
 class ConfigSearch(CachingAutotunerPlugin):
@@ -51,7 +48,7 @@ class ConfigSearch(CachingAutotunerPlugin):
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._sampler: Sampler | None = None
-        self._times: dict[CachingAutotuner, list[dict[Hashable, float]]] = {}
+        self._times: dict[CachingAutotuner, list[dict[Hashable, Timing | Failure]]] = {}
         self._over = False
 
     def is_undecided(self, module: Any) -> bool:
@@ -82,26 +79,28 @@ class ConfigSearch(CachingAutotunerPlugin):
             return DEFER
         sampler = self._sampler = self._sampler or GpuSampler(self._device)
         arguments, named = autotuner.clone_args(*args, **kwargs)
-        times: dict[Hashable, float] = {}
+        times: dict[Hashable, Timing | Failure] = {}
         error: Exception | None = None
         for launcher in autotuner.launchers:
             launch = functools.partial(launcher, *arguments, **named, stream=stream)
             try:
                 launch()
-                times[launcher] = _lowest(sampler, launch)
+                times[launcher] = Timing(_lowest(sampler, launch))
             except Exception as e:
                 error = e
-        if not times:
+                times[launcher] = failure_of(e)
+        scores = slowdowns({None: times})
+        if not scores:
             assert error is not None
             raise error
         self._times.setdefault(autotuner, []).append(times)
-        best: Any = min(times, key=times.__getitem__)
+        best: Any = min(scores, key=scores.__getitem__)
         return best(*args, **kwargs, stream=stream)
 
     def decide(self) -> None:
         """Has each kernel keep the config that is the best over all calls as yet."""
         for kernel, calls in self._times.items():
-            scores = slowdowns_over_calls(calls)
+            scores = slowdowns(dict(enumerate(calls)))
             # Somebody else may have called it meanwhile, and so decided.
             if scores and set(scores) <= set(kernel.launchers):
                 _keep_best(kernel, scores)
@@ -121,25 +120,6 @@ def _lowest(sampler: Sampler, launch: Callable[[], Any]) -> float:
 def _kernels_of(module: Any) -> list[CachingAutotuner]:
     kernels = [k for k in vars(module).values() if isinstance(k, CachingAutotuner)]
     return list(dict.fromkeys(kernels))
-
-
-def slowdowns_over_calls(
-    calls: Sequence[Mapping[Hashable, float]],
-) -> dict[Hashable, float]:
-    """
-    How far each config is from the best of a call, as a geometric mean over calls.
-
-    Configs that failed in a call are not in it.
-    """
-    everywhere = set(calls[0]).intersection(*calls[1:])
-    return {
-        config: statistics.geometric_mean(
-            max(times[config], _SHORTEST_MS) / max(min(times.values()), _SHORTEST_MS)
-            for times in calls
-        )
-        for config in calls[0]
-        if config in everywhere
-    }
 
 
 def _keep_best(kernel: CachingAutotuner, scores: Mapping[Hashable, float]) -> None:

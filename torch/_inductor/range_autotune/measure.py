@@ -10,7 +10,7 @@ import dataclasses
 import math
 import statistics
 import time
-from typing import Any, TYPE_CHECKING
+from typing import Any, TYPE_CHECKING, TypeVar
 
 from torch._dynamo.device_interface import get_interface_for_device
 from torch._dynamo.utils import counters
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     Runner = Callable[[], Any]
     Sampler = Callable[[Runner], float]
+
+K = TypeVar("K")
 
 # Samples of each candidate at each size; in turns, so that drift hits all alike.
 _ROUNDS = 15
@@ -339,13 +341,15 @@ class ChoiceRules:
     fusion_speedup: float = 1.0
 
 
-def slowdowns(at: Mapping[int | None, Times]) -> dict[int, float]:
+def slowdowns(
+    at: Mapping[int | None, Mapping[K, Timing | Failure]],
+) -> dict[K, float]:
     """
     How far each candidate is from the best of its size, as a geometric mean over sizes.
 
     A candidate that failed at any size is not in it.
     """
-    logs: dict[int, list[float]] = {}
+    logs: dict[K, list[float]] = {}
     for times in at.values():
         timed = {i: t.ms for i, t in times.items() if isinstance(t, Timing)}
         best = min(timed.values(), default=0.0)
