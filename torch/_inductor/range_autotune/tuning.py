@@ -169,6 +169,10 @@ class Tuning:
         everywhere = origin in (FALLBACK_INDEX, PLAIN_INDEX)
         return everywhere or origin in competing.candidates
 
+    def enters_all_rounds(self, index: int) -> bool:
+        """Whether it is for all ranges that can occur."""
+        return all(self.enters(index, competing) for competing in self.rounds)
+
     @property
     def variants(self) -> dict[int, int]:
         """Candidates that nobody asked for, by index: the index of what they vary."""
@@ -255,7 +259,7 @@ def _decide_without_times(tuning: Tuning) -> None:
         NotTunable: if there is none.
     """
     for index, traced in tuning.traced.items():
-        if all(tuning.enters(index, competing) for competing in tuning.rounds):
+        if tuning.enters_all_rounds(index):
             tuning.traced = {index: traced}
             ranges = [Segment(r.possible, index) for r in tuning.rounds]
             tuning.winners = merge_neighbours(
@@ -297,7 +301,7 @@ def _add_plain_lowering(tuning: Tuning) -> None:
     everywhere = [
         traced
         for index, traced in tuning.traced.items()
-        if all(tuning.enters(index, competing) for competing in tuning.rounds)
+        if tuning.enters_all_rounds(index)
     ]
     if plain and not any(map(plain.does_the_same_as, everywhere)):
         tuning.traced[PLAIN_INDEX] = plain
