@@ -404,9 +404,11 @@ class TestTraining(UsesTestCase):
                 branch_for_each_range,
             ):
                 result, codes = run_and_get_code(self.step, compiled, x)
-            where = f"at size {size}"  # sums may be taken in any order
-            self.assertEqual(result, fn(wanted), atol=1e-4, rtol=1e-4, msg=where)
-            self.assertEqual(x.grad, wanted.grad, atol=1e-4, rtol=1e-4, msg=where)
+            # A GPU may take a sum in another order.
+            near = {"atol": 1e-4, "rtol": 1e-4} if HAS_GPU else {}
+            where = f"at size {size}"
+            self.assertEqual(result, fn(wanted), msg=where, **near)
+            self.assertEqual(x.grad, wanted.grad, msg=where, **near)
             if i == 0:
                 dispatches = ["size_branch" in code for code in codes]
                 self.assertEqual(dispatches, [True, True])
