@@ -10,7 +10,8 @@ import pathlib
 import subprocess
 import sys
 import tempfile
-from typing import Any, TYPE_CHECKING
+import time
+from typing import Any, Self, TYPE_CHECKING
 
 import torch.nn.functional as F
 
@@ -18,11 +19,18 @@ import torch
 
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from torch import Tensor
 
 RESULTS = pathlib.Path(__file__).parent / "results"
+
+
+# Threads of OpenMP wait for more work about as long before they give up their cores.
+_SPIN_S = 0.03
+
+_END_OF_TURN = "end of turn"
+_ANSWER = "answer: "
 
 
 def in_process(
@@ -38,15 +46,80 @@ def in_process(
         site: a folder with another torch, for PYTHONPATH; this process's by default.
         variables: of its environment.
     """
-    env = {**os.environ, **(variables or {})}
-    if site:
-        before = env.get("PYTHONPATH")
-        env["PYTHONPATH"] = os.pathsep.join([site, before] if before else [site])
-    command = [sys.executable, script, *arguments]
-    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True)
-    if done.returncode:
-        sys.exit(f"the worker failed{f' on {site}' if site else ''}: {command}")
-    return json.loads(done.stdout.splitlines()[-1])
+    with _Worker(script, arguments, site, variables or {}) as worker:
+        while worker.take_turn():
+            pass
+        return worker.answer()
+
+
+def in_turns(
+    script: str, arguments: list[str], sites: Sequence[str | None]
+) -> list[Any]:
+    """
+    What a script answers on each of several torches, with fresh caches.
+
+    Each has a process, of which one runs at a time, until it calls ``end_turn``: what
+    else the machine does, and how fast it is, hits all of them alike.
+    """
+    with contextlib.ExitStack() as stack:
+        workers = []
+        for site in sites:
+            variables = stack.enter_context(fresh_caches())
+            worker = _Worker(script, arguments, site, variables)
+            workers.append(stack.enter_context(worker))
+        running = workers
+        while running:
+            running = [worker for worker in running if worker.take_turn()]
+        return [worker.answer() for worker in workers]
+
+
+class _Worker:
+    """A process that runs a script; killed at the end of the context."""
+
+    def __init__(
+        self,
+        script: str,
+        arguments: list[str],
+        site: str | None,
+        variables: Mapping[str, str],
+    ) -> None:
+        self._command = [sys.executable, script, *arguments]
+        self._env = {**os.environ, **variables}
+        if site:
+            before = self._env.get("PYTHONPATH")
+            self._env["PYTHONPATH"] = f"{site}{os.pathsep}{before}" if before else site
+        self._process: subprocess.Popen[str] | None = None
+        self._answer = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process:
+            self._process.kill()
+            self._process.communicate()
+
+    def take_turn(self) -> bool:
+        """Lets it run; whether it ended its turn, or else itself."""
+        if self._process is None:
+            pipe = subprocess.PIPE
+            self._process = subprocess.Popen(
+                self._command, env=self._env, stdin=pipe, stdout=pipe, text=True
+            )
+        else:
+            print(file=self._process.stdin, flush=True)
+        for line in self._process.stdout or ():
+            if line.startswith(_END_OF_TURN):
+                return True
+            if line.startswith(_ANSWER):
+                self._answer = line.removeprefix(_ANSWER)
+        return False
+
+    def answer(self) -> Any:
+        """What it answered; it has ended."""
+        if not self._process or self._process.wait() or not self._answer:
+            sys.exit(f"the worker failed: {self._command}")
+        return json.loads(self._answer)
 
 
 @contextlib.contextmanager
@@ -56,10 +129,16 @@ def fresh_caches() -> Iterator[dict[str, str]]:
         yield {"TORCHINDUCTOR_CACHE_DIR": folder}
 
 
+def end_turn() -> None:
+    """In a worker: waits until the others have had their turns."""
+    print(f"\n{_END_OF_TURN}", flush=True)
+    sys.stdin.readline()
+    time.sleep(_SPIN_S)
+
+
 def answer(result: Any) -> None:
-    """Prints what ``in_process`` returns, as the last line."""
-    print()
-    print(json.dumps(result))
+    """In a worker: its answer, the last that it prints."""
+    print(f"\n{_ANSWER}{json.dumps(result)}", flush=True)
 
 
 def is_patched() -> bool:

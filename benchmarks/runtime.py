@@ -2,8 +2,8 @@
 The time of one call behind a dispatch, patched build beside the base.
 
 ``python benchmarks/runtime.py --base SITE`` measures the torch it runs on and the stock
-base in SITE (a folder for PYTHONPATH), one process each, prints a table of medians in µs,
-and writes that of all workloads to ``benchmarks/results/``. On a GPU if there is one.
+base in SITE (a folder for PYTHONPATH), in processes that take turns, prints a table of
+medians in µs, and writes that of all workloads to ``benchmarks/results/``. On a GPU if there is one.
 
 Each workload is one op, or two in a row, between pointwise neighbours. ``forced`` is a
 dispatch among forced winners, one for each range; ``tuned`` the free choice; the rest are
@@ -22,7 +22,7 @@ import statistics
 import time
 from typing import Any, TYPE_CHECKING
 
-from beside import answer, device_name, fresh_caches, in_process, write_results
+from beside import answer, device_name, end_turn, in_turns, write_results
 from runtime_workloads import DEVICE, ON_GPU, Op, Workload, WORKLOADS
 
 import torch
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-ROUNDS = 31
+ROUNDS = 101 if ON_GPU else 31
+ROUNDS_A_TURN = 4
 # Of the cache, 60 µs each on an H200: longer than the host takes to launch a call.
 FLUSHES = 4
 
@@ -135,12 +136,15 @@ def measure(chosen: str) -> dict[str, dict[str, dict[int, float]]]:
             continue
         torch._dynamo.reset()
         tuned = [register(op, f"op{number}_{i}") for i, op in enumerate(workload.ops)]
+        end_turn()
         variants = compile_variants(workload, tuned)
         times: dict[str, dict[int, float]] = {name: {} for name in variants}
         for size in workload.sizes:
             args = workload.inputs(size)
             samples: dict[str, list[float]] = {name: [] for name in variants}
-            for _ in range(ROUNDS):
+            for done in range(ROUNDS):
+                if done % ROUNDS_A_TURN == 0:
+                    end_turn()
                 # What ran before leaves its traces in caches.
                 for name in order.sample(list(variants), len(variants)):
                     call = functools.partial(variants[name], *args)
@@ -151,33 +155,21 @@ def measure(chosen: str) -> dict[str, dict[str, dict[int, float]]]:
     return results
 
 
-def speed_between(ours: Any, base: Any, fixed: list[str], size: str) -> float:
-    """
-    The base's time over ours of the variants that are the same on both.
-
-    The two are processes one after the other, between which a CPU's speed changes. A GPU's
-    does not; there they differ by the configs that Triton happened to find the best.
-    """
-    if ON_GPU:
-        return 1.0
-    return statistics.geometric_mean(base[v][size] / ours[v][size] for v in fixed)
-
-
-def table(patched: Any, base: Any) -> str:
+def table(patched: Any, base: Any = None) -> str:
     """Markdown: a table for each workload, ratios last."""
     lines = [
         f"# {patched['device']}, torch {patched['torch']}",
         "",
-        "Medians of one call, µs."
-        + (" Ratios to the base are for a machine of one speed." * (not ON_GPU)),
+        "Medians of one call, µs. Base and patched take turns.",
     ]
     for name, times in patched["times"].items():
         sizes = list(times["tuned"])
         fixed = [v for v in times if v not in ("forced", "tuned")]
         rows = dict(times)
-        if base:
-            rows["base: forced"] = base["times"][name]["forced"]
-            rows["base: tuned"] = base["times"][name]["tuned"]
+        theirs = base["times"][name] if base else {}
+        rows.update(
+            {f"base: {v}": theirs[v] for v in ("forced", "tuned", "plain") if theirs}
+        )
         lines += ["", f"## {name}", "", f"| | {' | '.join(sizes)} |"]
         lines += ["| --- |" + " ---: |" * len(sizes)]
         for row, values in rows.items():
@@ -188,13 +180,9 @@ def table(patched: Any, base: Any) -> str:
             for ours in ("forced", "tuned")
         }
         if base:
-            speed = {
-                s: speed_between(times, base["times"][name], fixed, s) for s in sizes
-            }
-            for ours in ("forced", "tuned"):
-                theirs = rows[f"base: {ours}"]
-                ratios[f"base: {ours} / {ours}"] = [
-                    theirs[s] / times[ours][s] / speed[s] for s in sizes
+            for their, our in (("forced",) * 2, ("tuned",) * 2, ("plain", "tuned")):
+                ratios[f"base: {their} / {our}"] = [
+                    theirs[their][s] / times[our][s] for s in sizes
                 ]
         for row, numbers in ratios.items():
             lines.append(f"| {row} | {' | '.join(f'{n:.2f}' for n in numbers)} |")
@@ -210,12 +198,6 @@ def work(chosen: str) -> None:
     answer({"device": device, "torch": torch.__version__, "times": times})
 
 
-def in_fresh_process(arguments: list[str], site: str | None = None) -> Any:
-    """What a worker answers that finds no times of an earlier one."""
-    with fresh_caches() as variables:
-        return in_process(__file__, arguments, site, variables)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--base", help="a folder with the stock base, for PYTHONPATH")
@@ -225,9 +207,9 @@ def main() -> None:
     if options.worker:
         return work(options.only)
     worker = ["--worker", "--only", options.only]
-    ours = in_fresh_process(worker)
-    base = in_fresh_process(worker, options.base) if options.base else None
-    text = table(ours, base)
+    sites = [None, options.base] if options.base else [None]
+    ours, *base = in_turns(__file__, worker, sites)
+    text = table(ours, *base)
     write_results("runtime", ours["device"], text, whole=not options.only)
     return None
 
