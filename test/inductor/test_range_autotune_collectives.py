@@ -120,25 +120,27 @@ class TestAgreement(TestCase):
             self.assertEqual(collectives.as_on_first_rank(4, (0, 1)), 128)
 
     def test_the_slowest_rank_counts(self):
-        with self.gathered(Timing(1.0), Timing(3.0), Timing(2.0)):
-            agreed = collectives._agreed(Timing(1.0), (0, 1, 2))
-        self.assertEqual(agreed, Timing(3.0))
+        calls = [collectives._Call(*ms) for ms in ((1.0, 0.5), (3.0, 0.1), (2.0, 0.2))]
+        with self.gathered(*calls):
+            agreed = collectives._agreed(calls[0], (0, 1, 2))
+        self.assertEqual(agreed, collectives._Call(3.0, 0.5))
 
     def test_a_failure_on_one_rank_is_one_on_all(self):
-        with self.gathered(Timing(1.0), Failure("broken"), Timing(2.0)):
-            agreed = collectives._agreed(Timing(1.0), (4, 5, 6))
+        call = collectives._Call(1.0, 0.5)
+        with self.gathered(call, Failure("broken"), call):
+            agreed = collectives._agreed(call, (4, 5, 6))
         self.assertEqual(agreed, Failure("on rank 5: broken"))
 
     def test_a_sample_takes_as_long_as_on_its_slowest_rank(self):
         ranks = [{0: [1.0, 5.0, 2.0], 1: [7.0]}, {0: [4.0, 2.0], 1: Failure("broken")}]
         self.assertEqual(
-            collectives._merged(ranks, {0: 9.0, 1: 9.0}),
-            {0: Timing(4.0, 0.125), 1: Failure("broken")},
+            collectives._merged(ranks),
+            {0: Timing(4.0, 0.25), 1: Failure("broken")},
         )
 
     def test_a_rank_without_a_sample(self):
         ranks = [{0: [1.0]}, {0: []}]
-        self.assertEqual(collectives._merged(ranks, {0: 9.0}), {0: Timing(9.0)})
+        self.assertEqual(collectives._merged(ranks), {})
 
     def test_samples_end_with_the_first_failure(self):
         def broken():
@@ -158,10 +160,16 @@ class TestAgreement(TestCase):
             run = made_up.runner(0, 1.0, 1.0, 50.0, 1.0)
             self.assertAlmostEqual(collectives._sample_on_cpu(run, 3), 1.0)
             run = made_up.runner(1, 9.0, 50.0, 2.0, 3.0)
-            self.assertAlmostEqual(collectives._warm_up(run, cpu).ms, 2.0)
+            call = collectives._warm_up(run, cpu)
+            self.assertAlmostEqual(call.ms, 2.0)
+            self.assertAlmostEqual(call.launch_ms, 2.0)
+
+    def test_a_slow_launch_hides_behind_more_flushes(self):
+        flushes = [collectives._flushes_to_hide(ms) for ms in (0.0, 0.02, 0.2, 9.0)]
+        self.assertEqual(flushes, [3, 3, 7, 16])
 
     def test_who_calls_python_is_charged_the_host_s_time(self):
-        def sampler(device, with_host=False):
+        def sampler(device, flushes, with_host=False):
             return lambda run, calls: 3.0 if with_host else 1.0
 
         runners = dict.fromkeys((0, 1), lambda: None)

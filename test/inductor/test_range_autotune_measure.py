@@ -597,6 +597,18 @@ class TestTiming(TestCase):
         times = self.times(steady, unsteady)
         self.assertGreater(times[1].error, times[0].error + 0.05)
 
+    def test_more_samples_make_a_time_more_certain(self):
+        few, many = ([1.0 + 0.5 * i / n for i in range(n)] for n in (5, 50))
+        times = [measure.timing_of(samples) for samples in (few, many)]
+        self.assertEqual([round(time.error, 6) for time in times], [0.1, 0.01])
+
+    def test_what_is_slow_now_and_then_is_certain_where_it_is_not(self):
+        samples = [1.0] * 4 + [2.0] * 3
+        self.assertEqual(measure.timing_of(samples), Timing(1.0))
+        self.assertEqual(measure.timing_of([2.0, 1.0]), Timing(1.0, 1.0))
+        self.assertEqual(measure.timing_of([2.0]), Timing(2.0))
+        self.assertEqual(measure.timing_of([0.0, 0.0]), Timing(0.0))
+
     def test_candidates_take_turns(self):
         self.times(self.unsteady(0), self.unsteady(1))
         self.assertEqual(self.calls(0), self.calls(1))

@@ -8,7 +8,9 @@ before a candidate is run, and on times before a winner is chosen.
 from __future__ import annotations
 
 import collections
+import dataclasses
 import functools
+import math
 import pickle
 import re
 import socket
@@ -25,7 +27,15 @@ import torch
 from .. import config
 from ..utils import is_collective_op
 from .cache_key import content_text, Unhashable
-from .measure import CACHE_BYTES, Failure, failure_of, finish, keep_heap, Timing
+from .measure import (
+    CACHE_BYTES,
+    Failure,
+    failure_of,
+    keep_heap,
+    synchronize,
+    Timing,
+    timing_of,
+)
 from .numerics import NotCompared
 from .signatures import argument_names
 
@@ -49,9 +59,10 @@ _BUDGET_MS = 2000.0
 _HOPELESS = 4.0
 # Calls of each that are timed there; a hiccup of the machine must not decide.
 _WARM_UP_CALLS = 3
-# Of the cache, before each call on a GPU. One takes some 80 µs at 3 TB/s; the host needs
-# about as long to launch a collective or two and the kernels around them.
-_FLUSHES = 3
+# Of the cache, before each call on a GPU: so many that twice its launch hides behind them.
+# One takes 60 µs on an H200; a collective's launch takes 20 to 150 µs, by the host.
+_FLUSHES = (3, 16)
+_FLUSH_MS = 0.06
 # What code that runs collectives mentions: a namespace of ops, a module, a name.
 _COLLECTIVE = re.compile(
     r"c10d|symm_mem|torch\.distributed|'distributed'"
@@ -203,41 +214,66 @@ def time_in_step(
     """
     if device.type == "cpu":
         keep_heap()
-    times: Times = {}
+    first: dict[int, _Call | Failure] = {}
     for index in sorted(runners):
         counters["inductor"]["custom_op_candidate_timings"] += 1
-        times[index] = _agreed(_warm_up(runners[index], device), ranks)
-    known_ms = {i: t.ms for i, t in times.items() if isinstance(t, Timing)}
-    slowest_ms = _HOPELESS * min(known_ms.values(), default=0.0)
-    running = {i: runners[i] for i, ms in known_ms.items() if ms <= slowest_ms}
+        first[index] = _agreed(_warm_up(runners[index], device), ranks)
+    called = {i: call for i, call in first.items() if isinstance(call, _Call)}
+    slowest_ms = _HOPELESS * min((call.ms for call in called.values()), default=0.0)
+    running = {i: call for i, call in called.items() if call.ms <= slowest_ms}
     calls = max(1, config.collective_benchmark_nruns // _ROUNDS)
-    round_ms = (1 + calls) * sum(known_ms[i] for i in running)
+    round_ms = (1 + calls) * sum(call.ms for call in running.values())
     rounds = min(_ROUNDS, max(_FEWEST_ROUNDS, int(_BUDGET_MS / max(round_ms, 1e-3))))
-    samplers = dict.fromkeys(running, _sampler(device))
+    flushes = _flushes_to_hide(max((c.launch_ms for c in running.values()), default=0))
+    samplers = dict.fromkeys(running, _sampler(device, flushes))
     if with_host := running.keys() & {*calling_python}:
-        samplers.update(dict.fromkeys(with_host, _sampler(device, with_host=True)))
-    samples = _take_samples(running, samplers, rounds, calls)
-    return {**times, **_merged(_gather(samples, ranks), known_ms)}
+        of_host = _sampler(device, flushes, with_host=True)
+        samplers.update(dict.fromkeys(with_host, of_host))
+    sampled = {index: runners[index] for index in running}
+    samples = _take_samples(sampled, samplers, rounds, calls)
+    roughly = {
+        i: r if isinstance(r, Failure) else Timing(r.ms) for i, r in first.items()
+    }
+    return {**roughly, **_merged(_gather(samples, ranks))}
 
 
-def _warm_up(run: Runner, device: torch.device) -> Timing | Failure:
-    """The time of a call, roughly: the lowest behind a first one."""
+@dataclasses.dataclass(frozen=True)
+class _Call:
+    """What a call takes until the device is done, and until it returns, in ms."""
+
+    ms: float
+    launch_ms: float
+
+
+def _warm_up(run: Runner, device: torch.device) -> _Call | Failure:
+    """What a call takes, roughly: the lowest behind a first one."""
     try:
-        call = functools.partial(finish, run, device)
-        _, *times_ms = [_host_ms(call) for _ in range(1 + _WARM_UP_CALLS)]
+        _, *calls = [_timed_call(run, device) for _ in range(1 + _WARM_UP_CALLS)]
     except Exception as e:
         return failure_of(e)
-    return Timing(min(times_ms))
+    return _Call(min(c.ms for c in calls), min(c.launch_ms for c in calls))
 
 
-def _agreed(mine: Timing | Failure, ranks: Ranks) -> Timing | Failure:
-    """The failure of any rank, else the time of the slowest."""
-    slowest_ms = 0.0
+def _timed_call(run: Runner, device: torch.device) -> _Call:
+    start = time.perf_counter()
+    launch_ms = _host_ms(run)
+    synchronize(device)
+    return _Call((time.perf_counter() - start) * 1e3, launch_ms)
+
+
+def _agreed(mine: _Call | Failure, ranks: Ranks) -> _Call | Failure:
+    """The failure of any rank, else what the slowest takes."""
+    calls = []
     for rank, result in zip(ranks, _gather(mine, ranks)):
         if isinstance(result, Failure):
             return Failure(f"on rank {rank}: {result.reason}")
-        slowest_ms = max(slowest_ms, result.ms)
-    return Timing(slowest_ms)
+        calls.append(result)
+    return _Call(max(c.ms for c in calls), max(c.launch_ms for c in calls))
+
+
+def _flushes_to_hide(launch_ms: float) -> int:
+    fewest, most = _FLUSHES
+    return min(max(math.ceil(2 * launch_ms / _FLUSH_MS), fewest), most)
 
 
 _Samples = dict[int, "list[float] | Failure"]
@@ -264,12 +300,10 @@ def _take_samples(
     return {**samples}
 
 
-def _merged(of_ranks: Sequence[_Samples], known_ms: Mapping[int, float]) -> Times:
+def _merged(of_ranks: Sequence[_Samples]) -> Times:
     """
-    From all ranks' samples to times; a sample takes as long as on its slowest rank.
-
-    Args:
-        known_ms: for those without a sample that all ranks have.
+    From all ranks' samples to times, of those that have any on all of them; a sample takes
+    as long as on its slowest rank.
     """
     times: Times = {}
     for index in of_ranks[0]:
@@ -279,23 +313,20 @@ def _merged(of_ranks: Sequence[_Samples], known_ms: Mapping[int, float]) -> Time
         if failures:
             times[index] = failures[0]
         elif slowest:
-            lowest = min(slowest)
-            error = (statistics.median(slowest) - lowest) / lowest if lowest else 0.0
-            times[index] = Timing(lowest, error)
-        else:
-            times[index] = Timing(known_ms[index])
+            times[index] = timing_of(slowest)
     return times
 
 
-def _sampler(device: torch.device, with_host: bool = False) -> Sampler:
+def _sampler(device: torch.device, flushes: int, with_host: bool = False) -> Sampler:
     """
     From a number of calls to the time of one, in ms: the median, so that one that waited
     for a rank that was disturbed does not count.
 
     A call before them brings the ranks into step. On a GPU each is timed by itself,
-    behind cache flushes that are long enough to hide its launch.
+    behind cache flushes that hide its launch.
 
     Args:
+        flushes: as many on each rank: who is early waits for the others.
         with_host: whether a GPU's time is the host's if that is longer.
     """
     if device.type == "cpu":
@@ -308,7 +339,7 @@ def _sampler(device: torch.device, with_host: bool = False) -> Sampler:
         events, host_ms = [], []
         for _ in range(calls):
             start, end = (interface.Event(enable_timing=True) for _ in range(2))
-            for _ in range(_FLUSHES):
+            for _ in range(flushes):
                 flushed.zero_()
             start.record()
             host_ms.append(_host_ms(run))

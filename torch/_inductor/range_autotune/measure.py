@@ -68,7 +68,7 @@ class Timing:
 
     Args:
         ms: in milliseconds.
-        error: how far the lower quartile lies above, relative to ``ms``.
+        error: how far more samples would move it, about; relative to ``ms``.
     """
 
     ms: float
@@ -137,7 +137,7 @@ def time_candidates(
             except Exception as e:
                 failures[index] = failure_of(e)
                 del samples[index]
-    timings: Times = {index: _timing(times) for index, times in samples.items()}
+    timings: Times = {index: timing_of(times) for index, times in samples.items()}
     return {**timings, **failures}
 
 
@@ -200,6 +200,11 @@ def _sample(sampler: Sampler, run: Runner, limit_s: float | None) -> float:
 def finish(run: Runner, device: torch.device) -> None:
     """One call, and the device's work for it."""
     run()
+    synchronize(device)
+
+
+def synchronize(device: torch.device) -> None:
+    """Waits for what the device has to do."""
     if device.type != "cpu":
         get_interface_for_device(device).synchronize()
 
@@ -227,12 +232,17 @@ def _is_settled(times: Sequence[float]) -> bool:
     return second <= (1 + _SETTLED) * lowest
 
 
-def _timing(times: Sequence[float]) -> Timing:
-    lowest = min(times)
-    if len(times) == 1:
+def timing_of(samples: Sequence[float]) -> Timing:
+    """
+    From samples in ms. Their lowest is as far above what it tends to as the lowest quarter
+    of them lies from one sample to the next.
+    """
+    lowest = min(samples)
+    if len(samples) == 1 or not lowest:
         return Timing(lowest)
-    quartile = statistics.quantiles(times, n=4, method="inclusive")[0]
-    return Timing(lowest, (quartile - lowest) / lowest if lowest else 0.0)
+    quartile = statistics.quantiles(samples, n=4, method="inclusive")[0]
+    gap = (quartile - lowest) / ((len(samples) - 1) / 4)
+    return Timing(lowest, gap / lowest)
 
 
 def _time_replay(
