@@ -27,6 +27,7 @@ from torch._inductor.kernel.custom_op import (
     register_custom_op_autotuning,
 )
 from torch._inductor.range_autotune import kernel_configs, rounds
+from torch._inductor.range_autotune.candidates import index_of_variant, PERSISTENT
 from torch._inductor.range_autotune.measure import Timing
 
 
@@ -147,6 +148,33 @@ class TestOnGpu(TestCase):
             self.assert_like_eager(compiled, lambda x: torch.relu(op(x * 2)) + x)
         # Of each launch with all configs, and of a kernel's launches together.
         self.assertEqual(set(calls), {1, 4})
+
+    @parametrize("everywhere", (False, True))
+    def test_kernels_keep_long_rows_where_that_is_faster(self, everywhere):
+        op = norm_op()
+
+        def fn(x):
+            return torch.relu(op(x * 2)) + x
+
+        def time_candidates(runners, *_):
+            kept = index_of_variant(0, PERSISTENT)
+            self.assertIn(kept, runners)
+            times = dict.fromkeys(runners, Timing(2.0))
+            many = next(iter(runners.values()))()[0].shape[0] >= RANGES[1][0]
+            return {**times, (kept if many or everywhere else 0): Timing(1.0)}
+
+        x = rows(20, 4096)
+        torch._dynamo.mark_dynamic(x, 0)
+        compiled = torch.compile(fn)
+        with mock.patch.object(rounds, "time_candidates", time_candidates):
+            _, (code, *_) = run_and_get_code(compiled, x)
+        for size in SIZES:
+            x = rows(size, 4096)
+            self.assertEqual(compiled(x), fn(x), atol=1e-4, rtol=1e-4)
+        looping = code.count("@triton_heuristics.reduction(")
+        keeping = code.count("@triton_heuristics.persistent_reduction(")
+        self.assertEqual((looping, keeping), (int(not everywhere), 1), msg=code)
+        self.assertEqual(code.count("@triton.jit"), looping + keeping, msg=code)
 
     def test_two_dispatches_in_cpp(self):
         op = norm_op()

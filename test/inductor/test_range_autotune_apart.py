@@ -21,14 +21,15 @@ from torch._inductor.kernel.custom_op import (
 )
 from torch._inductor.range_autotune import rounds
 from torch._inductor.range_autotune.candidates import (
+    APART,
     FALLBACK_INDEX,
-    index_of_apart,
+    index_of_variant,
 )
 from torch._inductor.range_autotune.measure import Timing
 
 
 _numbers = itertools.count()
-APART = {index_of_apart(number) for number in range(5)}
+VARIANTS = {index_of_variant(number, APART) for number in range(5)}
 
 
 def softmax_op():
@@ -62,7 +63,7 @@ class TestFusionSpeedup(FusionTestCase):
         def time_candidates(runners, *_):
             times = {}
             for index, run in runners.items():
-                ms = apart_ms(run()[0].shape[0]) if index in APART else 1.0
+                ms = apart_ms(run()[0].shape[0]) if index in VARIANTS else 1.0
                 times[index] = Timing(9.0 if index == FALLBACK_INDEX else ms)
             self.measured.append(set(times))
             return times
@@ -114,13 +115,13 @@ class TestFusionSpeedup(FusionTestCase):
     def test_not_measured_unless_asked_for(self):
         kernels = self.compile_with(lambda size: 0.1, self.model(), rows(64), rows(64))
         self.assertEqual(kernels, [1])
-        self.assertFalse(APART & set().union(*self.measured))
+        self.assertFalse(VARIANTS & set().union(*self.measured))
 
     @config.patch(fusion_speedup_threshold=1.2)
     def test_not_measured_without_neighbours(self):
         op = softmax_op()
         self.compile_with(lambda size: 0.1, op, rows(64))
-        self.assertFalse(APART & set().union(*self.measured))
+        self.assertFalse(VARIANTS & set().union(*self.measured))
 
     @parametrize("setting", (0, -1.0, True, "2"))
     def test_bad_setting(self, setting):

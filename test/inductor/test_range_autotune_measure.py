@@ -151,7 +151,7 @@ class TestRules(TestCase):
     def test_uncertain_times_have_more_noise(self):
         certain = {0: Timing(1.0), 1: Timing(1.05)}
         self.assertEqual(list(as_good_as_best(row(0, 8, certain), RULES)), [0])
-        uncertain = {0: Timing(1.0, error=0.02), 1: Timing(1.05, error=0.02)}
+        uncertain = {0: Timing(1.0, error=0.04), 1: Timing(1.05, error=0.04)}
         self.assertEqual(list(as_good_as_best(row(0, 8, uncertain), RULES)), [0, 1])
 
     def test_no_uncertainty_makes_twice_the_time_as_good(self):
@@ -180,14 +180,14 @@ class TestRules(TestCase):
         self.assertEqual(winner_of(times, force=True, **rules), 0)
 
     def test_either_form_may_gain_enough_from_fusing(self):
-        rules = {"apart": {-3: 0}, "as_written": {-4: 0}, "fusion_speedup": 1.2}
+        rules = {"apart": {-3: 0}, "forms": {-4: 0}, "fusion_speedup": 1.2}
         self.assertEqual(winner_of({0: 1.1, -4: 1.0, -3: 1.3}, **rules), -4)
         self.assertEqual(winner_of({0: 1.0, -4: 1.1, -3: 1.3}, **rules), 0)
         self.assertEqual(winner_of({0: 1.1, -4: 1.0, -3: 1.1}, **rules), -3)
         self.assertEqual(winner_of({0: FAILED, -4: 1.0, -3: 1.3}, **rules), -4)
 
     def test_plain_lowering_as_written_is_no_implementation(self):
-        rules = {"plain": -2, "as_written": {-4: -2}}
+        rules = {"plain": -2, "forms": {-4: -2}}
         times = {0: 3.0, -2: 2.0, -4: 1.0}
         self.assertEqual(winner_of(times, **rules), -4)
         self.assertEqual(winner_of(times, force=True, **rules), 0)

@@ -55,8 +55,13 @@ FALLBACK_INDEX = -1
 # Where that of the op's plain lowering is, which competes without being registered.
 PLAIN_INDEX = -2
 PLAIN_NAME = "plain lowering"
-# From here down, two for each candidate in order, are those of its variants.
+# From here down are those of variants, one of each kind for each candidate in order.
 _FIRST_VARIANT_INDEX = -3
+APART = "neighbours apart"
+AS_WRITTEN = "as written"
+PERSISTENT = "persistent"
+AS_WRITTEN_PERSISTENT = f"{AS_WRITTEN}, {PERSISTENT}"
+_KINDS = (APART, AS_WRITTEN, PERSISTENT, AS_WRITTEN_PERSISTENT)
 # Their ops are lowered to generated code or to calls that cost little on the host.
 _NAMESPACES_OF_TORCH = (
     "aten",
@@ -68,14 +73,15 @@ _NAMESPACES_OF_TORCH = (
 )
 
 
-def index_of_apart(number: int) -> int:
-    """The index of the candidate of that number with its neighbours apart."""
-    return _FIRST_VARIANT_INDEX - 2 * number
+def index_of_variant(number: int, kind: str) -> int:
+    """The index of a variant of the candidate of that number."""
+    return _FIRST_VARIANT_INDEX - len(_KINDS) * number - _KINDS.index(kind)
 
 
-def index_of_as_written(number: int) -> int:
-    """The index of the candidate of that number without graph passes."""
-    return _FIRST_VARIANT_INDEX - 2 * number - 1
+def kind_of_variant(index: int) -> str | None:
+    """Which variant of a candidate has that index; None for candidates themselves."""
+    place = _FIRST_VARIANT_INDEX - index
+    return _KINDS[place % len(_KINDS)] if place >= 0 else None
 
 
 class CandidateError(Exception):

@@ -336,8 +336,8 @@ class ChoiceRules:
         plain: index of the op's plain lowering, if that competes.
         apart: candidates whose neighbours have kernels of their own, by index: the index
             of the same one with its neighbours fused.
-        as_written: candidates without graph passes, by index: the index of the same one
-            with them.
+        forms: candidates that compute the same in another form, by index: the index of
+            what they are forms of.
         fusion_speedup: time of the first over time of the second that fusing needs.
     """
 
@@ -347,7 +347,7 @@ class ChoiceRules:
     merge: bool = True
     plain: int | None = None
     apart: Mapping[int, int] = dataclasses.field(default_factory=dict)
-    as_written: Mapping[int, int] = dataclasses.field(default_factory=dict)
+    forms: Mapping[int, int] = dataclasses.field(default_factory=dict)
     fusion_speedup: float = 1.0
 
 
@@ -442,7 +442,7 @@ def _fused_or_apart(scores: dict[int, float], rules: ChoiceRules) -> dict[int, f
     """Of each candidate those with its neighbours fused or the one with them apart."""
     out: set[int] = set()
     for apart, fused in rules.apart.items():
-        forms = {fused, *(i for i, of in rules.as_written.items() if of == fused)}
+        forms = {fused, *(i for i, of in rules.forms.items() if of == fused)}
         forms &= scores.keys()
         if apart in scores and forms:
             best = min(scores[i] for i in forms)
@@ -453,7 +453,7 @@ def _fused_or_apart(scores: dict[int, float], rules: ChoiceRules) -> dict[int, f
 
 def _may_win(index: int, rules: ChoiceRules) -> bool:
     if rules.force:
-        origin = {**rules.apart, **rules.as_written}.get(index, index)
+        origin = {**rules.apart, **rules.forms}.get(index, index)
         return origin not in (rules.fallback, rules.plain)
     return index == rules.fallback
 
@@ -469,14 +469,14 @@ def _largest_loss(measured: RangeTimes, first: int, second: int) -> float:
 
 
 def _tolerance(measured: RangeTimes, first: int, second: int) -> float:
-    """Twice the error of a comparison of two candidates, within NOISE and its limit."""
+    """The error of a comparison of two candidates, within NOISE and its limit."""
     errors = []
     for times in measured.at.values():
         one, other = times[first], times[second]
         if isinstance(one, Timing) and isinstance(other, Timing):
             errors.append(math.hypot(one.error, other.error))
-    noise = 2 * statistics.fmean(errors) if errors else 0.0
-    return min(max(noise, NOISE), _NOISE_LIMIT)
+    error = statistics.fmean(errors) if errors else 0.0
+    return min(max(error, NOISE), _NOISE_LIMIT)
 
 
 def choose_winners(

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 
 from torch._dynamo.utils import counters
 
-from .candidates import FALLBACK, FALLBACK_INDEX, PLAIN_INDEX, PLAIN_NAME
+from .candidates import (
+    FALLBACK,
+    FALLBACK_INDEX,
+    kind_of_variant,
+    PLAIN_INDEX,
+    PLAIN_NAME,
+)
 
 
 if TYPE_CHECKING:
@@ -37,10 +43,8 @@ def warn_left_out(
 
 
 def _candidate_name(tuning: Tuning, index: int) -> str:
-    if index in tuning.apart:
-        return f"{_candidate_name(tuning, tuning.apart[index])}, neighbours apart"
-    if index in tuning.as_written:
-        return f"{_candidate_name(tuning, tuning.as_written[index])}, as written"
+    if kind := kind_of_variant(index):
+        return f"{_candidate_name(tuning, tuning.variants[index])}, {kind}"
     if index in (FALLBACK_INDEX, PLAIN_INDEX):
         return FALLBACK.name if index == FALLBACK_INDEX else PLAIN_NAME
     return tuning.contest.candidates[index].name

@@ -13,12 +13,15 @@ from ..virtualized import V
 from .apart import fusion_speedup_threshold
 from .call_site import CallSite, NotTunable
 from .candidates import (
+    APART,
+    AS_WRITTEN,
+    AS_WRITTEN_PERSISTENT,
     at_site,
     FALLBACK_INDEX,
-    index_of_apart,
-    index_of_as_written,
+    index_of_variant,
     one_line,
     Outputs,
+    PERSISTENT,
     PLAIN_INDEX,
     Rejection,
     trace_candidate,
@@ -34,6 +37,7 @@ from .collectives import (
     topology,
 )
 from .inputs import size_bounds
+from .kernel_forms import with_persistent_reductions
 from .measure import ChoiceRules, Failure
 from .ranges import ANY_SIZE, DimRange, fill_gaps, merge_neighbours, Segment
 from .registration import Contest, make_contest, Registration
@@ -41,6 +45,7 @@ from .report import warn_left_out
 
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from concurrent.futures import Future
 
     import sympy
@@ -91,8 +96,8 @@ class Tuning:
         rejected: who is out by now, and why.
         apart: candidates whose neighbours get kernels of their own, by index: the index
             of the same one with its neighbours fused.
-        as_written: candidates without graph passes, by index: the index of the same one
-            with them.
+        forms: candidates that compute the same in another form, without graph passes for
+            one, by index: the index of the one with them.
         compared: whose results were compared with the op's, at one size at least.
         not_compared: whose were not, at a size, and why.
         texts: of candidates, for the timing cache; None for those that it cannot know.
@@ -116,7 +121,7 @@ class Tuning:
     loads: dict[int, Future[Any]] = dataclasses.field(default_factory=dict)
     rejected: dict[int, Failure] = dataclasses.field(default_factory=dict)
     apart: dict[int, int] = dataclasses.field(default_factory=dict)
-    as_written: dict[int, int] = dataclasses.field(default_factory=dict)
+    forms: dict[int, int] = dataclasses.field(default_factory=dict)
     compared: set[int] = dataclasses.field(default_factory=set)
     not_compared: dict[int, str] = dataclasses.field(default_factory=dict)
     texts: dict[int, str | None] = dataclasses.field(default_factory=dict)
@@ -152,7 +157,7 @@ class Tuning:
             fallback=FALLBACK_INDEX,
             plain=PLAIN_INDEX,
             apart=self.apart,
-            as_written=self.as_written,
+            forms=self.forms,
             fusion_speedup=fusion_speedup_threshold() or 0.0,
             min_speedup=self.registration.options.min_speedup_threshold,
             force=config.test_configs.force_custom_op_decomposition,
@@ -176,7 +181,7 @@ class Tuning:
     @property
     def variants(self) -> dict[int, int]:
         """Candidates that nobody asked for, by index: the index of what they vary."""
-        return {**self.apart, **self.as_written}
+        return {**self.apart, **self.forms}
 
     def reject(self, index: int, failure: Failure, where: str = "") -> None:
         """
@@ -314,12 +319,23 @@ def _add_variants(tuning: Tuning) -> None:
         if threshold is not None and tuning.site.body is not None:
             _add_apart(tuning, number, index, traced)
         # Combinations of ops that are joined are many as it is.
-        if traced.as_written is not None and len(tuning.site.calls) == 1:
-            variant = index_of_as_written(number)
-            tuning.traced[variant] = TracedCandidate(
-                traced.candidate, traced.as_written
-            )
-            tuning.as_written[variant] = index
+        if len(tuning.site.calls) == 1:
+            for kind, form in _other_forms(traced):
+                variant = index_of_variant(number, kind)
+                tuning.traced[variant] = form
+                tuning.forms[variant] = index
+
+
+def _other_forms(traced: TracedCandidate) -> Iterator[tuple[str, TracedCandidate]]:
+    """Forms of a candidate that may be faster than it is, with their kinds."""
+    if persistent := with_persistent_reductions(traced):
+        yield PERSISTENT, persistent
+    if traced.as_written is None:
+        return
+    as_written = TracedCandidate(traced.candidate, traced.as_written)
+    yield AS_WRITTEN, as_written
+    if persistent := with_persistent_reductions(as_written):
+        yield AS_WRITTEN_PERSISTENT, persistent
 
 
 def _add_apart(
@@ -328,7 +344,7 @@ def _add_apart(
     """Of a candidate in a region, the one whose neighbours get kernels of their own."""
     result = trace_candidate(traced.candidate, tuning.site, tuning.outputs, apart=True)
     if isinstance(result, TracedCandidate):
-        variant = index_of_apart(number)
+        variant = index_of_variant(number, APART)
         tuning.traced[variant] = result
         tuning.apart[variant] = index
 
