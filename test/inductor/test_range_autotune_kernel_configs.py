@@ -97,6 +97,15 @@ class TestConfigSearch(TestCase):
             with self.assertRaisesRegex(AssertionError, "Inductor benchmarks"):
                 kernel.benchmark_all_configs()
 
+    def test_noise_of_short_kernels_counts_little(self):
+        launchers = [
+            launcher(lambda size: 0.001 if size < 100 else 1.05),
+            launcher(lambda size: 0.0012 if size < 100 else 1.0),
+        ]
+        kernel = MadeUpKernel(*launchers)
+        self.search(kernel, (10, 1000)).decide()
+        self.assertEqual(kernel.launchers, [launchers[1]])
+
     def test_one_config_is_no_choice(self):
         kernel = MadeUpKernel(launcher(lambda size: 1.0))
         search = self.search(kernel, (10, 20))

@@ -31,6 +31,8 @@ log = logging.getLogger("torch._inductor.kernel.custom_op")
 
 # Of each config; the lowest counts, and a call before them loads the kernel.
 _SAMPLES = 3
+# Counted with every time: what is noise of the shortest kernels is little beside a launch.
+_LAUNCH_MS = 0.005
 # One of a kernel that takes so long.
 _LONG_MS = 5.0
 
@@ -85,7 +87,7 @@ class ConfigSearch(CachingAutotunerPlugin):
             launch = functools.partial(launcher, *arguments, **named, stream=stream)
             try:
                 launch()
-                times[launcher] = Timing(_lowest(sampler, launch))
+                times[launcher] = Timing(_LAUNCH_MS + _lowest(sampler, launch))
             except Exception as e:
                 error = e
                 times[launcher] = failure_of(e)
