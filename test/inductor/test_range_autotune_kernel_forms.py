@@ -1,9 +1,15 @@
 # Owner(s): ["module: inductor"]
 """Candidates with kernels that keep long rows: who has them, and how a kernel is told."""
 
+import itertools
+import logging
+import math
 from types import SimpleNamespace
+from unittest import mock
 
+from torch._inductor.lowering import user_lowerings
 from torch._inductor.test_case import run_tests, TestCase
+from torch._inductor.utils import run_and_get_code
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -14,15 +20,27 @@ from torch.testing._internal.common_utils import (
 
 import torch
 from torch._inductor import config
-from torch._inductor.range_autotune.candidates import TracedCandidate
+from torch._inductor.kernel.custom_op import (
+    CustomOpRangeConfig,
+    register_custom_op_autotuning,
+)
+from torch._inductor.range_autotune import kernel_forms, rounds
+from torch._inductor.range_autotune.candidates import (
+    FALLBACK_INDEX,
+    index_of_variant,
+    PERSISTENT,
+    TracedCandidate,
+)
 from torch._inductor.range_autotune.kernel_forms import (
     inner_reduction_limit,
     with_persistent_reductions,
 )
+from torch._inductor.range_autotune.measure import Timing
 from torch._inductor.range_autotune.registration import Candidate
 
 
 LIMIT = "triton.persistent_inner_reduction_limit"
+_numbers = itertools.count()
 
 
 def traced(fn, columns, device="cuda", **config_patches):
@@ -34,6 +52,10 @@ def traced(fn, columns, device="cuda", **config_patches):
 
 def total(x):
     return x / x.sum(-1, keepdim=True)
+
+
+def eager_total(x: torch.Tensor) -> torch.Tensor:
+    return total(x)
 
 
 def variance(x):
@@ -76,15 +98,77 @@ class TestWhoHasAnotherForm(TestCase):
             self.assertFalse(self.has_one(total, 4096))
             self.assertTrue(self.has_one(total, 4097))
 
-    def test_it_is_another_graph_under_other_config(self):
+    def test_it_is_the_same_graph_under_other_config(self):
         one = traced(total, 4096, max_autotune=True)
         other = with_persistent_reductions(one)
         self.assertEqual(
             other.candidate.config_patches, {"max_autotune": True, LIMIT: 16384}
         )
-        self.assertIsNot(other.graph, one.graph)
+        self.assertIs(other.graph, one.graph)
         self.assertNotEqual(other.text(), one.text())
         self.assertEqual(one.candidate.config_patches, {"max_autotune": True})
+
+
+class TestChoice(TestCase):
+    """On a CPU, whose kernels are the same in either form."""
+
+    def setUp(self):
+        super().setUp()
+        torch._dynamo.reset()
+        self.enterContext(mock.patch.dict(user_lowerings))
+        self.enterContext(mock.patch.object(kernel_forms, "is_gpu", lambda _: True))
+
+    def compiled(self, wins):
+        """
+        The code of an op whose one implementation has two forms, and the log.
+
+        Args:
+            wins: from a size to whether kept rows are faster.
+        """
+        kept = index_of_variant(0, PERSISTENT)
+        tried = []
+
+        def time_candidates(runners, *_):
+            tried.append(set(runners))
+            rows = runners[0]()[0].shape[0]
+            winner = kept if wins(rows) else 0
+            return {i: Timing(1.0 if i == winner else 2.0) for i in runners}
+
+        name = f"kernel_forms::total{next(_numbers)}"
+        op = torch.library.custom_op(name, mutates_args=())(eager_total)
+        op.register_fake(torch.empty_like)
+        ranges = [(0, 64), (64, math.inf)]
+        register_custom_op_autotuning(
+            op, configs=[CustomOpRangeConfig("x", 0, ranges, [total])]
+        )
+        x = torch.rand(20, 4096)
+        torch._dynamo.mark_dynamic(x, 0)
+        model = torch.compile(lambda x: op(x) + 1)
+        logger = "torch._inductor.kernel.custom_op"
+        with (
+            mock.patch.object(rounds, "time_candidates", time_candidates),
+            self.assertLogs(logger, logging.INFO) as logs,
+            config.patch(fx_graph_cache=False),
+        ):
+            _, (code, *_) = run_and_get_code(model, x)
+        for rows in (2, 500):
+            x = torch.rand(rows, 4096)
+            self.assertEqual(model(x), total(x) + 1)
+        self.assertEqual(
+            set(map(frozenset, tried)), {frozenset({FALLBACK_INDEX, 0, kept})}
+        )
+        return code, "\n".join(logs.output)
+
+    def test_each_form_has_a_branch(self):
+        code, log = self.compiled(lambda rows: rows >= 64)
+        self.assertIn("Range [0, 64): total\n", log)
+        self.assertIn("Range [64, inf): total, persistent", log)
+        self.assertEqual(code.count("def size_branch_"), 2, msg=code)
+
+    def test_one_form_wins(self):
+        code, log = self.compiled(lambda rows: True)
+        self.assertIn("Range [0, 64): total, persistent", log)
+        self.assertNotIn("def size_branch_", code)
 
 
 class TestLimit(TestCase):

@@ -127,7 +127,8 @@ def _known_branch(
     if V.graph.cpp_wrapper or V.graph.aot_mode:  # written in place
         return _branch(winner, operands, site, outputs)
     unaligned = [isinstance(o, ir.IRNode) and ir.is_unaligned(o) for o in operands]
-    key = id(V.graph), id(winner.graph), tuple(unaligned)
+    patches = sorted(winner.candidate.config_patches.items())
+    key = id(V.graph), id(winner.graph), str(patches), tuple(unaligned)
     if key not in known:
         known[key] = _branch(winner, operands, site, outputs)
     return known[key]

@@ -336,8 +336,8 @@ class ChoiceRules:
         plain: index of the op's plain lowering, if that competes.
         apart: candidates whose neighbours have kernels of their own, by index: the index
             of the same one with its neighbours fused.
-        forms: candidates that compute the same in another form, by index: the index of
-            what they are forms of.
+        forms: candidates that compute the same as another in another form, by index: the
+            index of that one.
         fusion_speedup: time of the first over time of the second that fusing needs.
     """
 

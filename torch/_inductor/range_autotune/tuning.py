@@ -96,8 +96,8 @@ class Tuning:
         rejected: who is out by now, and why.
         apart: candidates whose neighbours get kernels of their own, by index: the index
             of the same one with its neighbours fused.
-        forms: candidates that compute the same in another form, without graph passes for
-            one, by index: the index of the one with them.
+        forms: candidates that compute the same as another in another form, such as without
+            graph passes, by index: the index of that one.
         compared: whose results were compared with the op's, at one size at least.
         not_compared: whose were not, at a size, and why.
         texts: of candidates, for the timing cache; None for those that it cannot know.
