@@ -118,13 +118,31 @@ class TestChoice(TestCase):
         self.enterContext(mock.patch.dict(user_lowerings))
         self.enterContext(mock.patch.object(kernel_forms, "is_gpu", lambda _: True))
 
-    def compiled(self, wins):
+    def op(self):
+        """One with one implementation, which has two forms."""
+        name = f"kernel_forms::total{next(_numbers)}"
+        op = torch.library.custom_op(name, mutates_args=())(eager_total)
+        op.register_fake(torch.empty_like)
+        ranges = [(0, 64), (64, math.inf)]
+        register_custom_op_autotuning(
+            op, configs=[CustomOpRangeConfig("x", 0, ranges, [total])]
+        )
+        return op
+
+    def compiled(self, wins, *ops, candidates=(0,)):
         """
-        The code of an op whose one implementation has two forms, and the log.
+        The code of ops in a row, and the log.
 
         Args:
             wins: from a size to whether kept rows are faster.
+            candidates: who competes, the op itself and the first one's other form aside.
         """
+
+        def in_a_row(fns, x):
+            for fn in fns:
+                x = fn(x) + 1
+            return x
+
         kept = index_of_variant(0, PERSISTENT)
         tried = []
 
@@ -134,16 +152,9 @@ class TestChoice(TestCase):
             winner = kept if wins(rows) else 0
             return {i: Timing(1.0 if i == winner else 2.0) for i in runners}
 
-        name = f"kernel_forms::total{next(_numbers)}"
-        op = torch.library.custom_op(name, mutates_args=())(eager_total)
-        op.register_fake(torch.empty_like)
-        ranges = [(0, 64), (64, math.inf)]
-        register_custom_op_autotuning(
-            op, configs=[CustomOpRangeConfig("x", 0, ranges, [total])]
-        )
         x = torch.rand(20, 4096)
         torch._dynamo.mark_dynamic(x, 0)
-        model = torch.compile(lambda x: op(x) + 1)
+        model = torch.compile(lambda x: in_a_row(ops, x))
         logger = "torch._inductor.kernel.custom_op"
         with (
             mock.patch.object(rounds, "time_candidates", time_candidates),
@@ -153,22 +164,27 @@ class TestChoice(TestCase):
             _, (code, *_) = run_and_get_code(model, x)
         for rows in (2, 500):
             x = torch.rand(rows, 4096)
-            self.assertEqual(model(x), total(x) + 1)
-        self.assertEqual(
-            set(map(frozenset, tried)), {frozenset({FALLBACK_INDEX, 0, kept})}
-        )
+            self.assertEqual(model(x), in_a_row([total] * len(ops), x))
+        competing = frozenset({FALLBACK_INDEX, *candidates, kept})
+        self.assertEqual(set(map(frozenset, tried)), {competing})
         return code, "\n".join(logs.output)
 
     def test_each_form_has_a_branch(self):
-        code, log = self.compiled(lambda rows: rows >= 64)
+        code, log = self.compiled(lambda rows: rows >= 64, self.op())
         self.assertIn("Range [0, 64): total\n", log)
         self.assertIn("Range [64, inf): total, persistent", log)
         self.assertEqual(code.count("def size_branch_"), 2, msg=code)
 
     def test_one_form_wins(self):
-        code, log = self.compiled(lambda rows: True)
+        code, log = self.compiled(lambda rows: True, self.op())
         self.assertIn("Range [0, 64): total, persistent", log)
         self.assertNotIn("def size_branch_", code)
+
+    def test_ops_in_a_row(self):
+        # With either op called eagerly, rows are kept by nobody.
+        ops, candidates = (self.op(), self.op()), (0, 1, 2)
+        _, log = self.compiled(lambda rows: True, *ops, candidates=candidates)
+        self.assertIn("Range [0, 64): total + total, persistent", log)
 
 
 class TestLimit(TestCase):

@@ -318,12 +318,14 @@ def _add_variants(tuning: Tuning) -> None:
     for number, (index, traced) in enumerate(list(tuning.traced.items())):
         if threshold is not None and tuning.site.body is not None:
             _add_apart(tuning, number, index, traced)
-        # Combinations of ops that are joined are many as it is.
-        if len(tuning.site.calls) == 1:
-            for kind, form in _other_forms(traced):
-                variant = index_of_variant(number, kind)
-                tuning.traced[variant] = form
-                tuning.forms[variant] = index
+        for kind, form in _other_forms(traced):
+            # Combinations of ops that are joined are many as it is.
+            joined = len(tuning.site.calls) > 1
+            if joined and (kind != PERSISTENT or traced.calls_python):
+                continue
+            variant = index_of_variant(number, kind)
+            tuning.traced[variant] = form
+            tuning.forms[variant] = index
 
 
 def _other_forms(traced: TracedCandidate) -> Iterator[tuple[str, TracedCandidate]]:
