@@ -24,11 +24,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 RESULTS = pathlib.Path(__file__).parent / "results"
-
-
 # Threads of OpenMP wait for more work about as long before they give up their cores.
 _SPIN_S = 0.03
-
+# How a worker's lines begin that its parent looks for.
 _END_OF_TURN = "end of turn"
 _ANSWER = "answer: "
 

@@ -3,7 +3,8 @@ The time of one call behind a dispatch, patched build beside the base.
 
 ``python benchmarks/runtime.py --base SITE`` measures the torch it runs on and the stock
 base in SITE (a folder for PYTHONPATH), in processes that take turns, prints a table of
-medians in µs, and writes that of all workloads to ``benchmarks/results/``. On a GPU if there is one.
+medians in µs, and writes that of all workloads to ``benchmarks/results/``. On a GPU if
+there is one.
 
 Each workload is one op, or two in a row, between pointwise neighbours. ``forced`` is a
 dispatch among forced winners, one for each range; ``tuned`` the free choice; the rest are
@@ -155,6 +156,11 @@ def measure(chosen: str) -> dict[str, dict[str, dict[int, float]]]:
     return results
 
 
+def ratio(times: dict[str, float], others: dict[str, float]) -> list[float]:
+    """Size by size."""
+    return [times[size] / others[size] for size in times]
+
+
 def table(patched: Any, base: Any = None) -> str:
     """Markdown: a table for each workload, ratios last."""
     lines = [
@@ -176,14 +182,13 @@ def table(patched: Any, base: Any = None) -> str:
             lines.append(f"| {row} | {' | '.join(f'{values[s]:.1f}' for s in sizes)} |")
         best = {s: min(times[v][s] for v in fixed) for s in sizes}
         ratios = {
-            f"{ours} / best of the others": [times[ours][s] / best[s] for s in sizes]
+            f"{ours} / best of the others": ratio(times[ours], best)
             for ours in ("forced", "tuned")
         }
         if base:
-            for their, our in (("forced",) * 2, ("tuned",) * 2, ("plain", "tuned")):
-                ratios[f"base: {their} / {our}"] = [
-                    theirs[their][s] / times[our][s] for s in sizes
-                ]
+            for ours in ("forced", "tuned"):
+                ratios[f"base: {ours} / {ours}"] = ratio(theirs[ours], times[ours])
+            ratios["base: plain / tuned"] = ratio(theirs["plain"], times["tuned"])
         for row, numbers in ratios.items():
             lines.append(f"| {row} | {' | '.join(f'{n:.2f}' for n in numbers)} |")
     return "\n".join(lines) + "\n"
