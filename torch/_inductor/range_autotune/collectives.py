@@ -60,7 +60,8 @@ _HOPELESS = 4.0
 # Calls of each that are timed there; a hiccup of the machine must not decide.
 _WARM_UP_CALLS = 3
 # Of the cache, before each call on a GPU: so many that twice its launch hides behind them.
-# One takes 60 µs on an H200; a collective's launch takes 20 to 150 µs, by the host.
+# One takes 60 µs on an H200. On a slow host two collectives of 20 µs looked like 170 µs
+# behind four of them.
 _FLUSHES = (3, 16)
 _FLUSH_MS = 0.06
 # What code that runs collectives mentions: a namespace of ops, a module, a name.
