@@ -82,6 +82,7 @@ class _Worker:
         variables: Mapping[str, str],
     ) -> None:
         self._command = [sys.executable, script, *arguments]
+        self._site = site
         self._env = {**os.environ, **variables}
         if site:
             before = self._env.get("PYTHONPATH")
@@ -116,7 +117,8 @@ class _Worker:
     def answer(self) -> Any:
         """What it answered; it has ended."""
         if not self._process or self._process.wait() or not self._answer:
-            sys.exit(f"the worker failed: {self._command}")
+            on_site = f" on {self._site}" if self._site else ""
+            sys.exit(f"the worker failed{on_site}: {self._command}")
         return json.loads(self._answer)
 
 

@@ -29,7 +29,7 @@ from torch._inductor.range_autotune.measure import Timing
 
 
 _numbers = itertools.count()
-VARIANTS = {index_of_variant(number, APART) for number in range(5)}
+APART_INDICES = {index_of_variant(number, APART) for number in range(5)}
 
 
 def softmax_op():
@@ -63,7 +63,7 @@ class TestFusionSpeedup(FusionTestCase):
         def time_candidates(runners, *_):
             times = {}
             for index, run in runners.items():
-                ms = apart_ms(run()[0].shape[0]) if index in VARIANTS else 1.0
+                ms = apart_ms(run()[0].shape[0]) if index in APART_INDICES else 1.0
                 times[index] = Timing(9.0 if index == FALLBACK_INDEX else ms)
             self.measured.append(set(times))
             return times
@@ -115,13 +115,13 @@ class TestFusionSpeedup(FusionTestCase):
     def test_not_measured_unless_asked_for(self):
         kernels = self.compile_with(lambda size: 0.1, self.model(), rows(64), rows(64))
         self.assertEqual(kernels, [1])
-        self.assertFalse(VARIANTS & set().union(*self.measured))
+        self.assertFalse(APART_INDICES & set().union(*self.measured))
 
     @config.patch(fusion_speedup_threshold=1.2)
     def test_not_measured_without_neighbours(self):
         op = softmax_op()
         self.compile_with(lambda size: 0.1, op, rows(64))
-        self.assertFalse(VARIANTS & set().union(*self.measured))
+        self.assertFalse(APART_INDICES & set().union(*self.measured))
 
     @parametrize("setting", (0, -1.0, True, "2"))
     def test_bad_setting(self, setting):

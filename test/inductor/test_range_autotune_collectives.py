@@ -168,6 +168,26 @@ class TestAgreement(TestCase):
         flushes = [collectives._flushes_to_hide(ms) for ms in (0.0, 0.02, 0.2, 9.0)]
         self.assertEqual(flushes, [3, 3, 7, 16])
 
+    def test_the_slowest_launch_counts_and_a_hopeless_one_is_not_sampled(self):
+        made_up = MadeUpTime()
+        ms = {0: 0.1, 1: 0.2, 2: 9.0}
+        runners = {index: made_up.runner(index, ms[index]) for index in ms}
+        given = []
+
+        def sampler(device, flushes, with_host=False):
+            given.append(flushes)
+            return lambda run, calls: 1.0
+
+        with (
+            mock.patch.object(collectives, "time", made_up),
+            mock.patch.object(collectives, "_gather", lambda value, ranks: [value]),
+            mock.patch.object(collectives, "_sampler", sampler),
+        ):
+            times = collectives.time_in_step(runners, torch.device("cpu"), (0,))
+        self.assertEqual(given, [7])  # for 0.2 ms
+        self.assertEqual([times[0], times[1]], [Timing(1.0), Timing(1.0)])
+        self.assertAlmostEqual(times[2].ms, 9.0)
+
     def test_who_calls_python_is_charged_the_host_s_time(self):
         def sampler(device, flushes, with_host=False):
             return lambda run, calls: 3.0 if with_host else 1.0

@@ -19,6 +19,7 @@ from .candidates import (
     at_site,
     FALLBACK_INDEX,
     index_of_variant,
+    kind_of_variant,
     one_line,
     Outputs,
     PERSISTENT,
@@ -94,10 +95,7 @@ class Tuning:
         modules: what they are measured by.
         loads: of the modules, under way or done.
         rejected: who is out by now, and why.
-        apart: candidates whose neighbours get kernels of their own, by index: the index
-            of the same one with its neighbours fused.
-        forms: candidates that compute the same as another in another form, such as without
-            graph passes, by index: the index of that one.
+        variants: candidates that nobody asked for, by index: the index of what they vary.
         compared: whose results were compared with the op's, at one size at least.
         not_compared: whose were not, at a size, and why.
         texts: of candidates, for the timing cache; None for those that it cannot know.
@@ -120,8 +118,7 @@ class Tuning:
     modules: dict[int, SubgraphModule] = dataclasses.field(default_factory=dict)
     loads: dict[int, Future[Any]] = dataclasses.field(default_factory=dict)
     rejected: dict[int, Failure] = dataclasses.field(default_factory=dict)
-    apart: dict[int, int] = dataclasses.field(default_factory=dict)
-    forms: dict[int, int] = dataclasses.field(default_factory=dict)
+    variants: dict[int, int] = dataclasses.field(default_factory=dict)
     compared: set[int] = dataclasses.field(default_factory=set)
     not_compared: dict[int, str] = dataclasses.field(default_factory=dict)
     texts: dict[int, str | None] = dataclasses.field(default_factory=dict)
@@ -153,11 +150,14 @@ class Tuning:
 
     def choice_rules(self) -> ChoiceRules:
         """How the winners follow from the times."""
+        apart = {
+            i: of for i, of in self.variants.items() if kind_of_variant(i) == APART
+        }
         return ChoiceRules(
             fallback=FALLBACK_INDEX,
             plain=PLAIN_INDEX,
-            apart=self.apart,
-            forms=self.forms,
+            apart=apart,
+            forms={i: of for i, of in self.variants.items() if i not in apart},
             fusion_speedup=fusion_speedup_threshold() or 0.0,
             min_speedup=self.registration.options.min_speedup_threshold,
             force=config.test_configs.force_custom_op_decomposition,
@@ -177,11 +177,6 @@ class Tuning:
     def enters_all_rounds(self, index: int) -> bool:
         """Whether it is for all ranges that can occur."""
         return all(self.enters(index, competing) for competing in self.rounds)
-
-    @property
-    def variants(self) -> dict[int, int]:
-        """Candidates that nobody asked for, by index: the index of what they vary."""
-        return {**self.apart, **self.forms}
 
     def reject(self, index: int, failure: Failure, where: str = "") -> None:
         """
@@ -315,17 +310,17 @@ def _add_plain_lowering(tuning: Tuning) -> None:
 def _add_variants(tuning: Tuning) -> None:
     """The variants of all candidates; their indices are the same on every rank."""
     threshold = fusion_speedup_threshold()
+    joined = len(tuning.site.calls) > 1
     for number, (index, traced) in enumerate(list(tuning.traced.items())):
         if threshold is not None and tuning.site.body is not None:
             _add_apart(tuning, number, index, traced)
         for kind, form in _other_forms(traced):
             # Combinations of ops that are joined are many as it is.
-            joined = len(tuning.site.calls) > 1
             if joined and (kind != PERSISTENT or traced.calls_python):
                 continue
             variant = index_of_variant(number, kind)
             tuning.traced[variant] = form
-            tuning.forms[variant] = index
+            tuning.variants[variant] = index
 
 
 def _other_forms(traced: TracedCandidate) -> Iterator[tuple[str, TracedCandidate]]:
@@ -348,7 +343,7 @@ def _add_apart(
     if isinstance(result, TracedCandidate):
         variant = index_of_variant(number, APART)
         tuning.traced[variant] = result
-        tuning.apart[variant] = index
+        tuning.variants[variant] = index
 
 
 def as_for(first: Tuning, site: CallSite) -> Tuning | None:
