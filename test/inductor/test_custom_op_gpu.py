@@ -26,7 +26,7 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune import kernel_configs, rounds
+from torch._inductor.range_autotune import compiling, kernel_configs, rounds
 from torch._inductor.range_autotune.candidates import index_of_variant, PERSISTENT
 from torch._inductor.range_autotune.measure import Timing
 
@@ -49,13 +49,15 @@ def norm_by_sum(x):
     return x * torch.rsqrt(total / x.shape[-1] + 1e-6)
 
 
-def norm_op():
+def norm_op(config_patches=None):
     def body(x: torch.Tensor) -> torch.Tensor:
         return norm_by_mean(x)
 
     op = torch.library.custom_op(f"on_gpu::norm{next(_numbers)}", mutates_args=())(body)
     op.register_fake(torch.empty_like)
     impls = [norm_by_mean, norm_by_sum]
+    if config_patches:
+        impls = [CustomOpConfig(f, config_patches=config_patches) for f in impls]
     register_custom_op_autotuning(
         op, configs=[CustomOpRangeConfig("x", 0, RANGES, impls)]
     )
@@ -224,6 +226,32 @@ class TestOnGpu(TestCase):
             result, (code, *_) = run_and_get_code(torch.compile(fn), a, b)
         self.assertEqual(result, fn(a, b), atol=1e-1, rtol=1e-2)
         self.assertEqual(code.count("@triton.jit"), 1, msg=code)
+
+    @parametrize("winners", (1, 2))
+    @parametrize("deferring", (True, False))
+    def test_kernels_have_the_form_that_config_asks_for(self, winners, deferring):
+        looped = "@triton_heuristics.reduction("
+        kept = "@triton_heuristics.persistent_reduction("
+        op = norm_op({"triton.persistent_reductions": False})
+        measured = []
+        generate = compiling.generate_module
+
+        def noting(*args):
+            module = generate(*args)
+            if "norm_by" in args[3]:
+                measured.append(module.source)
+            return module
+
+        with (
+            mock.patch.object(compiling, "generate_module", noting),
+            config.patch(defer_custom_op_choices=deferring),
+        ):
+            compiled, code = self.compiled(lambda x: torch.relu(op(x)), winners)
+        self.assertNotIn(kept, code)
+        self.assertEqual(code.count(looped), winners, msg=code)
+        self.assertEqual([kept in source for source in measured], [False, False])
+        self.assertEqual([looped in source for source in measured], [True, True])
+        self.assert_like_eager(compiled, lambda x: torch.relu(norm_by_mean(x)))
 
     def test_memory_is_given_back(self):
         op = norm_op()

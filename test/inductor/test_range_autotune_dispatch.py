@@ -318,7 +318,8 @@ return (buf0, )""",
             3,
         )
 
-    def test_one_winner_is_tagged_too(self):
+    @parametrize("deferring", (True, False))
+    def test_one_winner_is_tagged_too(self, deferring):
         ranges = [(0, math.inf)]
         op = tuned_op(ranges, {"realize_reads_threshold": 7})
         tagged = []
@@ -334,6 +335,7 @@ return (buf0, )""",
         with (
             winner_by_range(ranges),
             mock.patch.object(lowering, "emit_winner", emit_winner),
+            config.patch(defer_custom_op_choices=deferring),
         ):
             torch.compile(lambda x: op(x).sum(0), dynamic=True)(x)
         self.assertEqual(tagged, [{"realize_reads_threshold": 7}])

@@ -7,7 +7,11 @@ import math
 from types import SimpleNamespace
 from unittest import mock
 
+import sympy
+from range_autotune_testing import SymbolicTestCase
+from torch._inductor.choices import InductorChoices
 from torch._inductor.lowering import user_lowerings
+from torch._inductor.runtime.hints import ReductionHint
 from torch._inductor.test_case import run_tests, TestCase
 from torch._inductor.utils import run_and_get_code
 from torch._subclasses import FakeTensorMode
@@ -31,10 +35,7 @@ from torch._inductor.range_autotune.candidates import (
     PERSISTENT,
     TracedCandidate,
 )
-from torch._inductor.range_autotune.kernel_forms import (
-    inner_reduction_limit,
-    with_persistent_reductions,
-)
+from torch._inductor.range_autotune.kernel_forms import with_persistent_reductions
 from torch._inductor.range_autotune.measure import Timing
 from torch._inductor.range_autotune.registration import Candidate
 
@@ -90,10 +91,13 @@ class TestWhoHasAnotherForm(TestCase):
 
     def test_not_where_users_choose(self):
         self.assertFalse(self.has_one(total, 4096, **{LIMIT: 2048}))
-        with config.patch({"triton.multi_kernel": 1}):
-            self.assertFalse(self.has_one(total, 4096))
-        with config.patch({"triton.persistent_reductions": False}):
-            self.assertFalse(self.has_one(total, 4096))
+        for patches in (
+            {"triton.multi_kernel": 1},
+            {"triton.persistent_reductions": False},
+        ):
+            self.assertFalse(self.has_one(total, 4096, **patches))
+            with config.patch(patches):
+                self.assertFalse(self.has_one(total, 4096))
         with config.patch({LIMIT: 4096}):
             self.assertFalse(self.has_one(total, 4096))
             self.assertTrue(self.has_one(total, 4097))
@@ -187,21 +191,20 @@ class TestChoice(TestCase):
         self.assertIn("Range [0, 64): total + total, persistent", log)
 
 
-class TestLimit(TestCase):
-    def limit(self, *patches):
-        operations = [
-            SimpleNamespace(get_config_patches=lambda p=p: p) for p in patches
-        ]
-        nodes = [SimpleNamespace(node=operation) for operation in (*operations, None)]
-        return inner_reduction_limit(SimpleNamespace(scheduler_nodes=lambda: nodes))
+class TestLimit(SymbolicTestCase):
+    def is_persistent(self, length):
+        hint = ReductionHint.INNER
+        rows = SimpleNamespace(
+            reduction_numel=sympy.Integer(length), get_reduction_hint=lambda: hint
+        )
+        return InductorChoices.should_use_persistent_reduction(rows, False)
 
-    def test_is_config_unless_operations_have_their_own(self):
-        self.assertEqual(self.limit(), 1024)
-        self.assertEqual(self.limit({}, {"max_autotune": True}), 1024)
-        self.assertEqual(self.limit({}, {LIMIT: 4096}, {LIMIT: 2048}), 4096)
-        with config.patch({LIMIT: 8192}):
-            self.assertEqual(self.limit({}), 8192)
-            self.assertEqual(self.limit({LIMIT: 256}), 256)
+    def test_is_config(self):
+        self.assertTrue(self.is_persistent(1024))
+        self.assertFalse(self.is_persistent(1025))
+        with config.patch({LIMIT: 4096}):
+            self.assertTrue(self.is_persistent(4096))
+            self.assertFalse(self.is_persistent(4097))
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from range_autotune_testing import (
 from torch._dynamo.utils import counters
 from torch._inductor.debug import DebugContext
 from torch._inductor.fx_passes.b2b_gemm import _make_unoptimized_b2b_gemm_choice
+from torch._inductor.graph import GraphLowering
 from torch._inductor.kernel.mm import (
     decompose_k_subgraph_template,
     mm_contiguous_subgraph_template,
@@ -242,12 +243,20 @@ class TestPrecompile(PrecompileTestCase):
 
     def test_patches_of_the_choice_come_on_top(self):
         seen = []
-        self.loads(lambda _: seen.append(config.realize_reads_threshold))
-        with config.patch(realize_reads_threshold=7):
-            choice = self.choice()
-        choice.config_patches = {"realize_reads_threshold": 9}
-        self.in_pool(choice)
-        self.assertEqual(seen, [9])
+        lower = GraphLowering.run
+
+        def noting(graph, *args):
+            seen.append((config.max_autotune, config.max_autotune_gemm))
+            return lower(graph, *args)
+
+        choice = self.choice()
+        choice.config_patches = {"max_autotune": True}
+        with (
+            mock.patch.object(GraphLowering, "run", noting),
+            config.patch(max_autotune_gemm=True),
+        ):
+            self.in_pool(choice)
+        self.assertEqual(seen, [(True, False)])
 
     @parametrize("step", ("generate", "load"))
     def test_an_error_is_kept_for_benchmark(self, step):

@@ -11,6 +11,7 @@ from range_autotune_testing import dense_layout, in_threads, made_fx, SymbolicTe
 from torch._dynamo.utils import counters
 from torch._inductor.autotune_process import SubgraphCPUBenchmarkRequest
 from torch._inductor.debug import DebugContext
+from torch._inductor.graph import GraphLowering
 from torch._inductor.lowering import user_lowerings
 from torch._inductor.select_algorithm import autotune_select_algorithm, realize_inputs
 from torch._inductor.test_case import run_tests, TestCase
@@ -36,7 +37,6 @@ from torch._inductor.codegen.subgraph import (
     SubgraphTemplate,
     trace_subgraph,
 )
-from torch._inductor.range_autotune import subgraph_module
 from torch._inductor.range_autotune.guards import frozen_shapes, recorded_guards
 from torch._inductor.range_autotune.subgraph_module import (
     generate_module,
@@ -597,28 +597,27 @@ class TestModule(ChoiceTestCase):
             in_threads(module.load)
         self.assertEqual(seen, [7])
 
-    def test_generates_under_its_config(self):
+    def test_lowers_under_its_config_and_generates_under_its_operations(self):
         gm = self.trace(affine, self.x, self.y)
         ir.gm_original_output_strides(gm)
+        patches = {"realize_reads_threshold": 7}
         seen = []
 
-        class Spy(SubgraphModule):
-            def __init__(self, *args):
-                seen.append((config.realize_reads_threshold, config.cpp_wrapper))
-                super().__init__(*args)
+        def spy(name):
+            method = getattr(GraphLowering, name)
 
-        with (
-            mock.patch.object(subgraph_module, "SubgraphModule", Spy),
-            config.patch(cpp_wrapper=True),
-        ):
-            generate_module(
-                gm,
-                self.fakes(self.x, self.y),
-                [self.s0],
-                "t",
-                {"realize_reads_threshold": 7},
-            )
-        self.assertEqual(seen, [(7, False)])
+            def noting(graph, *args):
+                tags = [o.get_config_patches() for o in graph.operations]
+                seen.append((config.realize_reads_threshold, config.cpp_wrapper, tags))
+                return method(graph, *args)
+
+            return mock.patch.object(GraphLowering, name, noting)
+
+        fakes = self.fakes(self.x, self.y)
+        with spy("run"), spy("codegen"), config.patch(cpp_wrapper=True):
+            usual = config.realize_reads_threshold
+            generate_module(gm, fakes, [self.s0], "t", patches)
+        self.assertEqual(seen, [(7, False, []), (usual, False, [patches])])
 
 
 if __name__ == "__main__":

@@ -274,9 +274,10 @@ class SubgraphChoiceCaller(ir.ChoiceCaller):
         assert self.gm is not None
         # Without symbols the sizes are those of the benchmark inputs.
         inputs = self.example_inputs if self.sym_inputs else self.benchmark_inputs
-        patches = {**_LOWERING_OF_SUBGRAPH_BUFFER, **self.config_patches}
-        with _one_generates:
-            return generate_module(self.gm, inputs, self.sym_inputs, self.name, patches)
+        with _one_generates, config.patch(_LOWERING_OF_SUBGRAPH_BUFFER):
+            return generate_module(
+                self.gm, inputs, self.sym_inputs, self.name, self.config_patches
+            )
 
     def _module(self) -> Any:
         return self._generated.get().load()

@@ -19,8 +19,9 @@ class CustomOpConfig:
     Args:
         decomposition: the implementation, with the op's signature or a part of it; the
             op itself if left out.
-        config_patches: Inductor config under which it is compiled, for instance
-            ``{"coordinate_descent_tuning": True}``.
+        config_patches: Inductor config under which it is lowered and its Triton kernels
+            are generated, for instance ``{"coordinate_descent_tuning": True}``. What
+            concerns a graph as a whole (fusion, C++ code) is up to the graph's config.
         tensor_name, dim_index, dim_range: the candidate competes where
             ``tensor_name.size(dim_index)`` is in the half-open ``dim_range``; all three
             or none. A negative index counts from the end.

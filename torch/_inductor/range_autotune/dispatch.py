@@ -16,10 +16,11 @@ from .. import config, ir
 from ..codegen.subgraph import inline_subgraph_to_ir_nodes
 from ..utils import convert_shape_to_inductor
 from ..virtualized import V
+from .operation_config import tag
 
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     import sympy
 
@@ -47,8 +48,9 @@ def emit_winner(
         results = inline_subgraph_to_ir_nodes(
             winner.graph, list(site.inputs), winner.name
         )
-        results = _with_strides_of(outputs, results, realized)
-    _tag(V.graph.operations[first:], patches)
+        # Only operations carry config to their kernels.
+        results = _with_strides_of(outputs, results, realized or bool(patches))
+    tag(V.graph.operations[first:], patches)
     return results
 
 
@@ -77,15 +79,6 @@ def _has_fixed_layout(box: ir.TensorBox) -> bool:
     if not ir.is_storage_and_layout(box):
         return False
     return not isinstance(box.get_layout(), ir.FlexibleLayout)
-
-
-def _tag(operations: Sequence[Any], patches: Mapping[str, Any]) -> None:
-    """Code generation reads an operation's config patches; subgraphs have their own."""
-    for operation in operations if patches else ():
-        operation.set_config_patches(dict(patches))
-        for subgraph in operation.get_subgraphs():
-            if subgraph.graph:
-                _tag(subgraph.graph.operations, patches)
 
 
 def emit_dispatch(
@@ -145,7 +138,7 @@ def _branch(
     gm, fakes = _with_symbols(winner.graph, site)
     branch = lower_branch(gm, name, operands, fakes, outputs.tensors, patches)
     assert branch.graph is not None
-    _tag(branch.graph.operations, patches)
+    tag(branch.graph.operations, patches)
     return branch
 
 

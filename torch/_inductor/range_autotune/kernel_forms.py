@@ -20,7 +20,6 @@ from ..utils import convert_shape_to_inductor, is_gpu, sympy_product
 
 
 if TYPE_CHECKING:
-    from ..codegen.simd_kernel_features import SIMDKernelFeatures
     from .candidates import TracedCandidate
 
 _LIMIT = "triton.persistent_inner_reduction_limit"
@@ -28,19 +27,6 @@ _LIMIT = "triton.persistent_inner_reduction_limit"
 _MOST_ELEMENTS = 16 * 1024
 # A reduction, too, but not tagged as one.
 _SOFTMAX = "prims::prepare_softmax_online"
-
-
-def inner_reduction_limit(features: SIMDKernelFeatures) -> int:
-    """
-    Up to how many elements a kernel keeps the rows that it reduces.
-
-    That is config; winners bring theirs along with their operations. Called where Inductor
-    chooses a kernel's form.
-    """
-    operations = [node.node for node in features.scheduler_nodes()]
-    patches = [o.get_config_patches() for o in operations if o is not None]
-    of_winners = [p[_LIMIT] for p in patches if _LIMIT in p]
-    return max(of_winners, default=config.triton.persistent_inner_reduction_limit)
 
 
 def with_persistent_reductions(traced: TracedCandidate) -> TracedCandidate | None:
@@ -51,11 +37,13 @@ def with_persistent_reductions(traced: TracedCandidate) -> TracedCandidate | Non
         None if it has no such rows, or if the form of its kernels is up to its user.
     """
     candidate = traced.candidate
-    asked_for = _LIMIT in candidate.config_patches or config.triton.multi_kernel
-    if asked_for or not config.triton.persistent_reductions:
+    if _LIMIT in candidate.config_patches:
         return None
-    if not _has_long_rows(traced.graph):
-        return None
+    with config.patch(dict(candidate.config_patches)):
+        if config.triton.multi_kernel or not config.triton.persistent_reductions:
+            return None
+        if not _has_long_rows(traced.graph):
+            return None
     patches = {**candidate.config_patches, _LIMIT: _MOST_ELEMENTS}
     candidate = dataclasses.replace(candidate, config_patches=patches)
     return dataclasses.replace(traced, candidate=candidate, as_written=None)

@@ -73,7 +73,7 @@ def lower_branch(
         operands: IR tensors and sympy expressions.
         fakes: the operands as fake tensors and SymInts, sizes symbolic.
         outputs: fake tensors with the strides that the branch must return.
-        config_patches: Inductor config to lower and generate the branch under.
+        config_patches: Inductor config to lower the branch under.
     """
     parent = V.graph
     graph = _BranchLowering(

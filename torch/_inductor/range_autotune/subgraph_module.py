@@ -14,6 +14,7 @@ import torch
 from .. import config
 from ..virtualized import V
 from .guards import recorded_guards
+from .operation_config import tag
 from .threads import Once
 
 
@@ -107,7 +108,7 @@ def generate_module(
     Args:
         fake_inputs: one for each placeholder; symbolic if ``symbols`` is not empty.
         symbols: all in the inputs' sizes; their values are the module's first arguments.
-        config_patches: Inductor config to lower, generate and load under.
+        config_patches: Inductor config to lower under; of the operations' kernels, too.
     """
     from ..graph import GraphLowering
 
@@ -124,13 +125,14 @@ def generate_module(
     for symbol in symbols:
         graph.graph_inputs[symbol.name] = symbol
         graph.graph_input_names.append(symbol.name)
-    patches = {"cpp_wrapper": False, **config_patches}
     with (
         V.set_graph_handler(graph),
-        config.patch(patches),
+        config.patch(cpp_wrapper=False),
         recorded_guards() as conditions,
     ):
-        graph.run(*fake_inputs)
+        with config.patch(dict(config_patches)):
+            graph.run(*fake_inputs)
+        tag(graph.operations, config_patches)
         code, _ = graph.codegen()
         output_code_log.debug("Benchmark code of %s:\n%s", name, code.value)
         return SubgraphModule(graph, code.value, conditions)
