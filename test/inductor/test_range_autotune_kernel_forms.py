@@ -11,6 +11,7 @@ import sympy
 from range_autotune_testing import SymbolicTestCase
 from torch._inductor.choices import InductorChoices
 from torch._inductor.lowering import user_lowerings
+from torch._inductor.runtime import triton_heuristics
 from torch._inductor.runtime.hints import ReductionHint
 from torch._inductor.test_case import run_tests, TestCase
 from torch._inductor.utils import run_and_get_code
@@ -35,7 +36,10 @@ from torch._inductor.range_autotune.candidates import (
     PERSISTENT,
     TracedCandidate,
 )
-from torch._inductor.range_autotune.kernel_forms import with_persistent_reductions
+from torch._inductor.range_autotune.kernel_forms import (
+    with_other_warps,
+    with_persistent_reductions,
+)
 from torch._inductor.range_autotune.measure import Timing
 from torch._inductor.range_autotune.registration import Candidate
 
@@ -205,6 +209,40 @@ class TestLimit(SymbolicTestCase):
         with config.patch({LIMIT: 4096}):
             self.assertTrue(self.is_persistent(4096))
             self.assertFalse(self.is_persistent(4097))
+
+
+@instantiate_parametrized_tests
+class TestWarps(TestCase):
+    def warps(self, elements, hint=ReductionHint.INNER, warp_size=32, **meta):
+        """Of the configs that a kernel gets, for rows of up to that many elements."""
+
+        def config(size_hints, x, *_, **__):
+            kwargs = {"XBLOCK": x, "R0_BLOCK": elements}
+            return SimpleNamespace(kwargs=kwargs, num_warps=8)
+
+        device = SimpleNamespace(warp_size_or_default=warp_size)
+        with mock.patch.object(triton_heuristics, "triton_config_reduction", config):
+            configs = triton_heuristics._persistent_reduction_configs(
+                {"x": 4096, "r0_": elements}, hint, meta, {"device": device}
+            )
+        self.assertEqual({str(c.kwargs) for c in configs}, {"{'XBLOCK': 1}"})
+        return sorted({c.num_warps for c in configs})
+
+    @parametrize("meta", ({}, {"max_autotune": True}))
+    def test_long_rows(self, meta):
+        lengths = (2048, 4096, 8192, 16384)
+        warps = [self.warps(n, **meta) for n in lengths]
+        self.assertEqual(warps, [[2, 4, 8], [4, 8], [8, 16], [8, 16, 32]])
+
+    def test_wide_warps(self):
+        warps = [self.warps(n, warp_size=64) for n in (4096, 8192, 16384)]
+        self.assertEqual(warps, [[2, 4, 8], [4, 8], [8, 16]])
+
+    def test_no_others(self):
+        usual = [SimpleNamespace(num_warps=1)]
+        self.assertEqual(with_other_warps(usual, 1024, 32), usual)
+        self.assertEqual(self.warps(4096, hint=ReductionHint.OUTER_TINY), [8])
+        self.assertEqual(self.warps(4096, RSPLIT_SIZE=64), [8])
 
 
 if __name__ == "__main__":
