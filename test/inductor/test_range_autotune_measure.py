@@ -499,6 +499,7 @@ class MadeUpGpu:
         self.time = time
         self.free_ms = 0.0
         self.flushes = 0
+        self.hiccups_ms = iter(())  # of the host, before each flush
 
     def enqueue(self, ms):
         self.free_ms = max(self.free_ms, self.time.ms) + ms
@@ -509,10 +510,12 @@ class MadeUpGpu:
     def Event(self, enable_timing):
         event = types.SimpleNamespace()
         event.record = lambda: setattr(event, "ms", max(self.free_ms, self.time.ms))
+        event.query = lambda: event.ms <= self.time.ms
         event.elapsed_time = lambda later: later.ms - event.ms
         return event
 
     def zero_(self):
+        self.time.ms += next(self.hiccups_ms, 0.0)
         self.flushes += 1
         self.enqueue(1.0)
 
@@ -555,7 +558,24 @@ class TestGpuSampler(TestCase):
 
     def test_a_launch_that_nothing_hides(self):
         self.assertGreater(self.sample(self.gpu.runner(100.0, 0.5)), 90.0)
-        self.assertLess(self.gpu.flushes, 16)
+        self.assertLess(self.gpu.flushes, 32)
+
+    def test_a_hiccup_of_the_host(self):
+        launches_ms = itertools.chain([0.1, 50.0], itertools.repeat(0.1))
+
+        def run():
+            for kernel_ms in (0.5, 0.25):
+                self.gpu.runner(next(launches_ms), kernel_ms)()
+
+        self.assertAlmostEqual(self.sample(run), 0.75)
+        self.assertEqual(self.gpu.flushes, 1 + 2)
+
+    def test_a_hiccup_between_flushes_hides_nothing(self):
+        self.sample(self.gpu.runner(1.5, 0.5))  # behind two from here on
+        known = self.gpu.flushes
+        self.gpu.hiccups_ms = iter([0.0, 50.0])
+        self.assertAlmostEqual(self.sample(self.gpu.runner(1.5, 0.5)), 0.5)
+        self.assertEqual(self.gpu.flushes, known + 2 + 4)
 
     def test_with_the_host_s_time(self):
         self.assertAlmostEqual(self.sample.with_host(self.gpu.runner(1.5, 0.5)), 1.5)
