@@ -9,7 +9,7 @@ there is one.
 Each workload is one op, or two in a row, between pointwise neighbours. ``forced`` is a
 dispatch among forced winners, one for each range; ``tuned`` the free choice; the rest are
 the implementations in the ops' place, and the ops' bodies (``plain``), fused with their
-neighbours by ``torch.compile``.
+neighbours by ``torch.compile``, and on a GPU kernels of all that by hand.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def plans(workload: Workload, tuned: list[Any]) -> dict[str, tuple[Any, dict]]:
 
 
 def compile_variants(workload: Workload, tuned: list[Any]) -> dict[str, Any]:
-    """The model by variant, each compiled once for all sizes."""
+    """The model by variant, each compiled once for all sizes, and kernels by hand."""
     compiled = {}
     for name, (fns, patches) in plans(workload, tuned).items():
         source = f"def model(*args): return around(*fns, *args)  # {name}"
@@ -121,7 +121,10 @@ def compile_variants(workload: Workload, tuned: list[Any]) -> dict[str, Any]:
         compiled[name] = torch.compile(scope["model"])
         with config.patch(patches):
             compiled[name](*args)
-    return compiled
+    for kernel in workload.by_hand.values():
+        result, expected = kernel(*args), compiled["plain"](*args)
+        torch.testing.assert_close(result, expected, atol=0.1, rtol=0.05)
+    return {**compiled, **workload.by_hand}
 
 
 def measure(chosen: str) -> dict[str, dict[str, dict[int, float]]]:

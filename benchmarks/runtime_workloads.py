@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 ON_GPU = torch.cuda.is_available()
+if ON_GPU:
+    from runtime_by_hand import GATED_NORM, TWO_NORMS
+else:
+    GATED_NORM = TWO_NORMS = {}
 DEVICE = "cuda" if ON_GPU else "cpu"
 DTYPE = torch.bfloat16 if ON_GPU else torch.float32
 # The CPU gets smaller work, so that the whole run takes minutes there too.
@@ -52,6 +56,7 @@ class Workload:
         inputs: for a size; all that have the size as first of two dimensions are dynamic.
         around: calls what is in the ops' place, and the neighbours.
         max_autotune: whether plain code competes with Inductor's own tuning, too.
+        by_hand: kernels that compute the same, by name.
     """
 
     name: str
@@ -60,6 +65,7 @@ class Workload:
     inputs: Callable[[int], tuple[Tensor, ...]]
     around: Callable[..., Tensor]
     max_autotune: bool = False
+    by_hand: dict[str, Callable[..., Tensor]] = dataclasses.field(default_factory=dict)
 
 
 def random(*shape: int) -> Tensor:
@@ -218,6 +224,7 @@ WORKLOADS = (
         sizes=(*ROWS, 32768) if ON_GPU else ROWS,
         inputs=lambda n: (random(n, COLUMNS), random(n, COLUMNS), random(COLUMNS)),
         around=lambda fn, x, gate, weight: F.silu(gate) * fn(x, weight) + 1,
+        by_hand=GATED_NORM,
     ),
     Workload(
         name=f"split-K GEMM ([M, {INNER}] @ [{INNER}, 256]), then relu(y + bias) * 2",
@@ -263,5 +270,6 @@ WORKLOADS = (
         around=lambda first, second, x, gate, weight: (
             second(first(x, weight) * gate, weight) + x
         ),
+        by_hand=TWO_NORMS,
     ),
 )
