@@ -148,8 +148,7 @@ class TestOnGpu(TestCase):
         ):
             compiled, _ = self.compiled(lambda x: torch.relu(op(x * 2)) + x)
             self.assert_like_eager(compiled, lambda x: torch.relu(op(x * 2)) + x)
-        # Of each launch with all configs, and of a kernel's launches together.
-        self.assertEqual(set(calls), {1, 4})
+        self.assertEqual(set(calls), {4})
 
     @parametrize("everywhere", (False, True))
     def test_kernels_keep_long_rows_where_that_is_faster(self, everywhere):

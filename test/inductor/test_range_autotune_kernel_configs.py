@@ -1,7 +1,6 @@
 # Owner(s): ["module: inductor"]
 """Tests of ``torch._inductor.range_autotune.kernel_configs``: kernels and times are made up."""
 
-import functools
 import itertools
 import types
 from unittest import mock
@@ -32,62 +31,98 @@ class MadeUpKernel(CachingAutotuner):
         self.save_cache_hook = lambda config, *_, **__: self.kept.append(config)
         self._plugins = []
 
-    def clone_args(self, *args, **kwargs):
-        return ["copy", *args[1:]], kwargs
-
     def benchmark_all_configs(self, *args, **kwargs):
         raise AssertionError("Inductor benchmarks configs")
 
-    def run(self, written, size):
+    def run(self, size):
         if len(self.launchers) > 1:
             (plugin,) = self._plugins
-            return plugin.pre_autotune(self, written, size, stream=7)
-        return self.launchers[0](written, size, stream=7)
+            return plugin.pre_autotune(self, size, stream=7)
+        return self.launchers[0](size, stream=7)
 
 
-def launcher(ms, written_to=None):
-    """Takes ``ms(size)``; keeps what it wrote to."""
+class MadeUpGpu:
+    """Made-up time, and what was launched."""
 
-    def launch(written, size, stream):
-        assert stream == 7
-        if written_to is not None:
-            written_to.append(written)
-        return ms(size)
+    def __init__(self):
+        self.ms = 0.0
+        self.launched = []
 
-    launch.config = types.SimpleNamespace(
-        kwargs={"XBLOCK": next(_numbers)}, num_warps=4, num_stages=1
-    )
-    launch.cache_hash = None
-    launch.n_regs = launch.n_spills = launch.shared = 0
-    return launch
+    def Event(self, enable_timing):
+        event = types.SimpleNamespace()
+        event.record = lambda: setattr(event, "ms", self.ms)
+        event.elapsed_time = lambda later: later.ms - event.ms
+        return event
+
+    def sampler(self, device):
+        def sample(run):
+            start = self.ms
+            run()
+            return self.ms - start
+
+        return sample
+
+    def launcher(self, ms):
+        """Takes ``ms(size)``."""
+
+        def launch(size, stream):
+            assert stream == 7
+            self.launched.append(launch)
+            self.ms += ms(size)
+
+        launch.config = types.SimpleNamespace(
+            kwargs={"XBLOCK": next(_numbers)}, num_warps=4, num_stages=1
+        )
+        launch.cache_hash = None
+        launch.n_regs = launch.n_spills = launch.shared = 0
+        return launch
 
 
 class TestConfigSearch(TestCase):
     def setUp(self):
         super().setUp()
-        # A launch returns its time.
-        sampler = mock.patch.object(
-            kernel_configs, "GpuSampler", lambda device: lambda run: run()
+        self.gpu = MadeUpGpu()
+        self.enterContext(
+            mock.patch.multiple(
+                kernel_configs,
+                GpuSampler=self.gpu.sampler,
+                get_interface_for_device=lambda _: self.gpu,
+            )
         )
-        self.enterContext(sampler)
         self.module = types.SimpleNamespace(other=torch)
 
-    def search(self, kernel, sizes):
+    def kernel(self, *times):
+        """Configs take ``times[i](size)``, or as long at any size."""
+        return MadeUpKernel(
+            *(self.gpu.launcher(t if callable(t) else lambda _, t=t: t) for t in times)
+        )
+
+    def search(self, kernel, sizes, rest=lambda size: 0.0):
+        """
+        Args:
+            rest: from a size to what a call takes beside the kernel.
+        """
         self.module.kernel = self.module.the_same = kernel
         search = ConfigSearch(torch.device("cuda"))
+
+        def call(size):
+            kernel.run(size)
+            self.gpu.ms += rest(size)
+
         for size in sizes:
-            search.call(self.module, lambda size=size: kernel.run("argument", size))
+            search.call(self.module, lambda size=size: call(size))
             self.assertEqual(kernel._plugins, [])
         return search
 
     def test_the_best_over_all_sizes(self):
-        launchers = [
-            launcher(lambda size: 1.0 if size < 100 else 2.0),
-            launcher(lambda size: 1.05),
-            launcher(lambda size: 2.0 if size < 100 else 1.0),
+        times = [
+            lambda size: 1.0 if size < 100 else 2.0,
+            1.05,
+            lambda size: 2.0 if size < 100 else 1.0,
         ]
         for sizes, best in (((10,), 0), ((1000,), 2), ((10, 1000, 20, 200), 1)):
-            kernel = MadeUpKernel(*launchers)
+            kernel = self.kernel(*times)
+            launchers = kernel.launchers
             search = self.search(kernel, sizes)
             self.assertTrue(search.is_undecided(self.module))
             search.decide()
@@ -97,42 +132,65 @@ class TestConfigSearch(TestCase):
             with self.assertRaisesRegex(AssertionError, "Inductor benchmarks"):
                 kernel.benchmark_all_configs()
 
-    def test_noise_of_short_kernels_counts_little(self):
-        launchers = [
-            launcher(lambda size: 0.001 if size < 100 else 1.05),
-            launcher(lambda size: 0.0012 if size < 100 else 1.0),
-        ]
-        kernel = MadeUpKernel(*launchers)
-        self.search(kernel, (10, 1000)).decide()
-        self.assertEqual(kernel.launchers, [launchers[1]])
+    def test_the_time_of_the_whole_call_counts(self):
+        for rest_ms, best in ((0.0, 0), (0.01, 1)):
+            kernel = self.kernel(
+                lambda size: 0.001 if size < 100 else 1.05,
+                lambda size: 0.0012 if size < 100 else 1.0,
+            )
+            launchers = kernel.launchers
+            self.search(kernel, (10, 1000), lambda _, ms=rest_ms: ms).decide()
+            self.assertEqual(kernel.launchers, [launchers[best]])
 
     def test_one_config_is_no_choice(self):
-        kernel = MadeUpKernel(launcher(lambda size: 1.0))
+        kernel = self.kernel(1.0)
         search = self.search(kernel, (10, 20))
+        self.assertEqual(len(self.gpu.launched), 2)
         self.assertFalse(search.is_undecided(self.module))
         search.decide()
         self.assertEqual(len(kernel.launchers), 1)
 
     def test_a_kernel_of_two_candidates_is_decided_on_once(self):
-        launchers = [launcher(lambda size: 1.0), launcher(lambda size: 1.0 + size)]
-        kernel = MadeUpKernel(*launchers)
+        kernel = self.kernel(1.0, lambda size: 1.0 + size)
+        _, best = kernel.launchers
         search = self.search(kernel, (1,))
         other = types.SimpleNamespace(kernel=kernel)
-        search.call(other, lambda: kernel.run("argument", -0.9))
+        search.call(other, lambda: kernel.run(-0.9))
         self.assertTrue(search.is_undecided(other))
         search.decide()
-        self.assertEqual(kernel.kept, [launchers[1].config])
-        self.assertEqual(kernel.launchers, [launchers[1]])
+        self.assertEqual(kernel.kept, [best.config])
+        self.assertEqual(kernel.launchers, [best])
+
+    def test_a_kernel_that_is_launched_several_times_in_a_call(self):
+        # Either is the faster one somewhere.
+        kernel = self.kernel(lambda size: size, lambda size: 4 - size)
+        first, _ = kernel.launchers
+        self.module.kernel = kernel
+        search = ConfigSearch(torch.device("cuda"))
+        search.call(self.module, lambda: [kernel.run(n) for n in (1, 3, 1)])
+        search.decide()
+        self.assertEqual(kernel.launchers, [first])
+
+    def test_kernels_take_their_turns_at_once(self):
+        two, three = self.kernel(2.0, 1.0), self.kernel(3.0, 2.0, 1.0)
+        self.module.two, self.module.three = two, three
+        best = [two.launchers[-1], three.launchers[-1]]
+        search = ConfigSearch(torch.device("cuda"))
+        calls = []
+        search.call(self.module, lambda: calls.append((two.run(1), three.run(1))))
+        self.assertEqual(len(calls), 3 * (1 + 3))
+        search.decide()
+        self.assertEqual(two.launchers + three.launchers, best)
 
     def test_a_kernel_that_somebody_else_has_decided_on(self):
-        kernel = MadeUpKernel(launcher(lambda size: 1.0), launcher(lambda size: 2.0))
+        kernel = self.kernel(1.0, 2.0)
         search = self.search(kernel, (10,))
         kernel.launchers = kept = kernel.launchers[1:]
         search.decide()
         self.assertIs(kernel.launchers, kept)
 
     def test_where_it_cannot_be_decided(self):
-        kernel = MadeUpKernel(launcher(lambda size: 1.0), launcher(lambda size: 2.0))
+        kernel = self.kernel(1.0, 2.0)
         search = self.search(kernel, (10,))
         with mock.patch.object(
             kernel, "autotune_to_one_config", side_effect=AssertionError
@@ -141,67 +199,65 @@ class TestConfigSearch(TestCase):
         self.assertEqual(len(kernel.launchers), 2)
         self.assertNotIn("benchmark_all_configs", vars(kernel))
 
-    def test_arguments_are_written_to_once(self):
-        seen = []
-        slow, fast = [launcher(lambda size, ms=ms: ms, seen) for ms in (2.0, 1.0)]
-        self.search(MadeUpKernel(slow, fast), (10,))
-        self.assertEqual(seen.count("argument"), 1)
-        self.assertEqual(seen[-1], "argument")
-
-    def test_slow_kernels_are_launched_less(self):
+    def test_slow_candidates_are_called_less(self):
         launches = []
         for ms in (1.0, 1000.0):
-            seen = []
-            takes = functools.partial(launcher, lambda size, ms=ms: ms, seen)
-            self.search(MadeUpKernel(takes(), takes()), (10,))
-            launches.append(seen.count("copy"))
-        self.assertEqual(launches, [2 * 4, 2 * 2])
+            self.gpu.launched.clear()
+            self.search(self.kernel(ms, ms), (10,))
+            launches.append(len(self.gpu.launched))
+        self.assertEqual(launches, [2 * (1 + 3), 2 * (1 + 1)])
 
-    def test_a_config_that_fails_somewhere_is_out(self):
-        def fails(size):
-            if size > 100:
+    def fails_unless(self, works):
+        def ms(size):
+            if not works(size):
                 raise RuntimeError("no such config here")
             return 0.1
 
-        kernel = MadeUpKernel(launcher(fails), launcher(lambda size: 1.0))
-        works = kernel.launchers[1]
-        search = self.search(kernel, (10, 1000))
+        return ms
+
+    def test_a_config_that_fails_somewhere_is_out(self):
+        kernel = self.kernel(self.fails_unless(lambda size: size < 100), 1.0)
+        _, works = kernel.launchers
+        self.search(kernel, (10, 1000)).decide()
+        self.assertEqual(kernel.launchers, [works])
+
+    def test_a_call_in_which_a_config_fails_tells_nothing(self):
+        sizes = itertools.chain([1] * 5, itertools.repeat(1000))
+        kernel = self.kernel(self.fails_unless(lambda size: size < 100), 1.0)
+        _, works = kernel.launchers
+        self.module.kernel = kernel
+        search = ConfigSearch(torch.device("cuda"))
+        search.call(self.module, lambda: [kernel.run(next(sizes)) for _ in range(2)])
+        (times,) = search._times[kernel]
+        self.assertAlmostEqual(times[works].ms, 2.0)
         search.decide()
         self.assertEqual(kernel.launchers, [works])
 
     def test_where_all_fail(self):
-        def fails(size):
-            raise RuntimeError("no such config here")
-
-        kernel = MadeUpKernel(launcher(fails), launcher(fails))
+        never = self.fails_unless(lambda size: False)
+        kernel = self.kernel(never, never)
         with self.assertRaisesRegex(RuntimeError, "no such config"):
             self.search(kernel, (10,))
         self.assertEqual(kernel._plugins, [])
 
     def test_an_interrupted_call(self):
-        kernel = MadeUpKernel(launcher(lambda size: 1.0), launcher(lambda size: 2.0))
+        kernel = self.kernel(1.0, 2.0)
         search = self.search(kernel, ())
         with self.assertRaises(KeyboardInterrupt):
             search.call(self.module, mock.Mock(side_effect=KeyboardInterrupt))
         self.assertEqual(kernel._plugins, [])
         search.decide()
-        self.assertIs(search.pre_autotune(kernel, "argument", 10, stream=7), DEFER)
+        self.assertIs(search.pre_autotune(kernel, 10, stream=7), DEFER)
 
     def test_nothing_in_common(self):
-        def fails_unless(wanted):
-            def ms(size):
-                if size != wanted:
-                    raise RuntimeError("no such config here")
-                return 1.0
-
-            return launcher(ms)
-
-        kernel = MadeUpKernel(fails_unless(10), fails_unless(20))
+        kernel = self.kernel(
+            *(self.fails_unless(lambda size, n=n: size == n) for n in (10, 20))
+        )
         self.search(kernel, (10, 20)).decide()
         self.assertEqual((len(kernel.launchers), kernel.kept), (2, []))
 
     def test_times_of_nothing(self):
-        kernel = MadeUpKernel(launcher(lambda size: 0.0), launcher(lambda size: 0.0))
+        kernel = self.kernel(0.0, 0.0)
         first = kernel.launchers[0]
         self.search(kernel, (10,)).decide()
         self.assertEqual(kernel.launchers, [first])
