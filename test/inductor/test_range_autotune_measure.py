@@ -560,6 +560,17 @@ class TestGpuSampler(TestCase):
         self.assertGreater(self.sample(self.gpu.runner(100.0, 0.5)), 90.0)
         self.assertLess(self.gpu.flushes, 32)
 
+    def test_nothing_is_repeated_in_vain(self):
+        def called(launch_ms, kernel_ms):
+            calls = []
+            run = self.gpu.runner(launch_ms, kernel_ms)
+            self.gpu.sampler()(lambda: calls.append(run()))
+            return len(calls)
+
+        self.assertEqual(called(100.0, 0.5), 2)  # as long the second time
+        self.assertEqual(called(1.5, 600.0), 1)
+        self.assertEqual(called(1.5, 0.5), 2)  # hidden the second time
+
     def test_a_hiccup_of_the_host(self):
         launches_ms = itertools.chain([0.1, 50.0], itertools.repeat(0.1))
 
