@@ -5,6 +5,7 @@ import itertools
 import types
 from unittest import mock
 
+from torch._inductor.codegen.multi_kernel import MultiKernelCall
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner, DEFER
 from torch._inductor.test_case import run_tests, TestCase
 
@@ -47,20 +48,17 @@ class MadeUpGpu:
     def __init__(self):
         self.ms = 0.0
         self.launched = []
+        self.calls_a_sample = 1
 
-    def Event(self, enable_timing):
+    def event(self):
         event = types.SimpleNamespace()
         event.record = lambda: setattr(event, "ms", self.ms)
         event.elapsed_time = lambda later: later.ms - event.ms
         return event
 
-    def sampler(self, device):
-        def sample(run):
-            start = self.ms
+    def __call__(self, run):
+        for _ in range(self.calls_a_sample):
             run()
-            return self.ms - start
-
-        return sample
 
     def launcher(self, ms):
         """Takes ``ms(size)``."""
@@ -82,13 +80,8 @@ class TestConfigSearch(TestCase):
     def setUp(self):
         super().setUp()
         self.gpu = MadeUpGpu()
-        self.enterContext(
-            mock.patch.multiple(
-                kernel_configs,
-                GpuSampler=self.gpu.sampler,
-                get_interface_for_device=lambda _: self.gpu,
-            )
-        )
+        sampler = mock.patch.object(kernel_configs, "GpuSampler", lambda _: self.gpu)
+        self.enterContext(sampler)
         self.module = types.SimpleNamespace(other=torch)
 
     def kernel(self, *times):
@@ -201,11 +194,43 @@ class TestConfigSearch(TestCase):
 
     def test_slow_candidates_are_called_less(self):
         launches = []
-        for ms in (1.0, 1000.0):
+        for ms in (1.0, 10.0, 1000.0):
             self.gpu.launched.clear()
-            self.search(self.kernel(ms, ms), (10,))
+            search = self.search(self.kernel(ms, ms), (10,))
             launches.append(len(self.gpu.launched))
-        self.assertEqual(launches, [2 * (1 + 3), 2 * (1 + 1)])
+        self.assertEqual(launches, [2 * (1 + 3), 2 * (1 + 1), 2])
+        self.assertFalse(search.is_undecided(self.module))
+
+    def test_the_fastest_of_repeated_calls_counts(self):
+        slow, fast = 2.0, 1.0
+        hiccups = itertools.cycle([9.0, 0.0, 5.0])
+        self.gpu.calls_a_sample = 3
+        kernel = self.kernel(
+            lambda size: slow + next(hiccups), lambda size: fast + next(hiccups)
+        )
+        self.module.kernel = kernel
+        search = ConfigSearch(torch.device("cuda"))
+        search.call(self.module, lambda: kernel.run(1))
+        (times,) = search._times[kernel]
+        self.assertEqual([round(time.ms, 6) for time in times.values()], [slow, fast])
+
+    def test_what_is_launched_the_first_time_only(self):
+        kernel, once = self.kernel(2.0, 1.0), self.kernel(1.0, 2.0)
+        self.module.kernel, self.module.once = kernel, once
+        search = ConfigSearch(torch.device("cuda"))
+        first = iter([True])
+        search.call(
+            self.module, lambda: (kernel.run(1), next(first, False) and once.run(1))
+        )
+        self.assertEqual([*search._times], [kernel])
+
+    def test_alternatives_are_left_to_inductor(self):
+        kernel = self.kernel(2.0, 1.0)
+        self.module.kernel = kernel
+        self.module.alternatives = mock.Mock(spec=MultiKernelCall)
+        search = ConfigSearch(torch.device("cuda"))
+        search.call(self.module, lambda: self.assertEqual(kernel._plugins, []))
+        self.assertFalse(search.is_undecided(self.module))
 
     def fails_unless(self, works):
         def ms(size):
@@ -222,7 +247,7 @@ class TestConfigSearch(TestCase):
         self.assertEqual(kernel.launchers, [works])
 
     def test_a_call_in_which_a_config_fails_tells_nothing(self):
-        sizes = itertools.chain([1] * 5, itertools.repeat(1000))
+        sizes = itertools.chain([1] * 3, itertools.repeat(1000))
         kernel = self.kernel(self.fails_unless(lambda size: size < 100), 1.0)
         _, works = kernel.launchers
         self.module.kernel = kernel

@@ -17,8 +17,7 @@ import logging
 import math
 from typing import Any, TYPE_CHECKING
 
-from torch._dynamo.device_interface import get_interface_for_device
-
+from ..codegen.multi_kernel import MultiKernelCall
 from ..runtime.triton_heuristics import (
     CachingAutotuner,
     CachingAutotunerPlugin,
@@ -28,11 +27,9 @@ from .measure import Failure, failure_of, GpuSampler, slowdowns, Timing
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping
+    from collections.abc import Callable, Hashable, Mapping, Sequence
 
     import torch
-
-    from .measure import Sampler
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
@@ -40,6 +37,8 @@ log = logging.getLogger("torch._inductor.kernel.custom_op")
 _SAMPLES = 3
 # One of a call that takes so long.
 _LONG_MS = 5.0
+# None: Inductor chooses, where it would take seconds.
+_TOO_LONG_MS = 100.0
 
 
 class ConfigSearch(CachingAutotunerPlugin):
@@ -54,7 +53,7 @@ class ConfigSearch(CachingAutotunerPlugin):
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._sampler: Sampler | None = None
+        self._sampler: GpuSampler | None = None
         self._turn = 0
         self._trials: dict[CachingAutotuner, _Trial] = {}
         self._times: dict[CachingAutotuner, list[dict[Hashable, Timing | Failure]]] = {}
@@ -71,36 +70,61 @@ class ConfigSearch(CachingAutotunerPlugin):
         try:
             for kernel in kernels:
                 kernel._plugins.append(self)
-            self._take_turns(run)
+            self._try_configs(run)
         finally:
             for kernel in kernels:
                 kernel._plugins[:] = [p for p in kernel._plugins if p is not self]
         for kernel, trial in self._trials.items():
-            self._times.setdefault(kernel, []).append(trial.times())
+            if times := trial.times():
+                self._times.setdefault(kernel, []).append(times)
 
-    def _take_turns(self, run: Callable[[], Any]) -> None:
-        self._turn = 0
-        run()
-        turns = max((len(kernel.launchers) for kernel in self._trials), default=0)
-        for self._turn in range(1, turns):
-            run()
-        for self._turn in range(_SAMPLES * turns):
-            sample_ms = self._sample(run)
-            for trial in self._trials.values():
-                trial.note(sample_ms)
-            if sample_ms > _LONG_MS and self._turn >= turns - 1:
+    def _try_configs(self, run: Callable[[], Any]) -> None:
+        self._take_turn(0, run)
+        if not self._trials:
+            return
+        if self._sample(run) > _TOO_LONG_MS:
+            self._trials.clear()
+            return
+        turns = max(len(kernel.launchers) for kernel in self._trials)
+        for turn in range(1, turns):
+            self._take_turn(turn, run)
+        for turn in range(1, _SAMPLES * turns):  # that of turn 0 is there
+            self._turn = turn
+            if self._sample(run) > _LONG_MS and turn >= turns - 1:
                 break
 
+    def _take_turn(self, turn: int, run: Callable[[], Any]) -> None:
+        """One call, its kernels with the config whose turn it is."""
+        self._turn = turn
+        for trial in self._trials.values():
+            trial.launches = []
+        run()
+
     def _sample(self, run: Callable[[], Any]) -> float:
-        """Of a call, in ms; the kernels' trials have events of the call alone."""
+        """The time of a call in ms, the fastest if the sampler repeats it."""
+        calls: list[tuple[Any, Any, dict[_Trial, list[_Launch]]]] = []
 
-        def from_here() -> None:
-            for trial in self._trials.values():
-                trial.launches.clear()
-            run()
+        def call() -> None:
+            start, end = self._gpu.event(), self._gpu.event()
+            start.record()
+            self._take_turn(self._turn, run)
+            end.record()
+            trials = self._trials.values()
+            calls.append((start, end, {trial: trial.launches for trial in trials}))
 
-        self._sampler = self._sampler or GpuSampler(self._device)
-        return self._sampler(from_here)
+        self._gpu(call)
+        call_ms, fastest = min(
+            ((start.elapsed_time(end), i) for i, (start, end, _) in enumerate(calls))
+        )
+        for trial, launches in calls[fastest][-1].items():
+            trial.note(launches, call_ms)
+        return call_ms
+
+    @property
+    def _gpu(self) -> GpuSampler:
+        if self._sampler is None:
+            self._sampler = GpuSampler(self._device)
+        return self._sampler
 
     def pre_autotune(
         self, autotuner: CachingAutotuner, *args: Any, stream: Any, **kwargs: Any
@@ -109,32 +133,29 @@ class ConfigSearch(CachingAutotunerPlugin):
         Called by Inductor where it would choose at this size; launches the kernel instead.
 
         Raises:
-            What every config raised.
+            What the last config raised, if all did.
         """
         if self._over:  # an interrupt kept it from being removed
             return DEFER
         trial = self._trials.setdefault(autotuner, _Trial())
-        first = self._turn % len(autotuner.launchers)
-        in_turn = [*autotuner.launchers[first:], *autotuner.launchers[:first]]
-        error: Exception | None = None
-        for launcher in in_turn:
+        launchers = autotuner.launchers
+        first = self._turn % len(launchers)
+        for launcher in (*launchers[first:], *launchers[:first]):
             if launcher in trial.failures:
                 continue
-            start, end = self._event(), self._event()
+            start, end = self._gpu.event(), self._gpu.event()
             start.record()
             try:
                 result = launcher(*args, **kwargs, stream=stream)
             except Exception as e:
-                error = e
                 trial.failures[launcher] = failure_of(e)
+                if len(trial.failures) == len(launchers):
+                    raise
                 continue
             end.record()
-            trial.launches.append((launcher, start, end))
+            trial.launches.append(_Launch(launcher, start, end))
             return result
-        raise error or RuntimeError("no config of the kernel runs")
-
-    def _event(self) -> Any:
-        return get_interface_for_device(self._device.type).Event(enable_timing=True)
+        return DEFER
 
     def decide(self) -> None:
         """Has each kernel keep the config that is the best over all calls as yet."""
@@ -149,42 +170,57 @@ class ConfigSearch(CachingAutotunerPlugin):
         self._over = True
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
+class _Launch:
+    """Of a kernel with a config, between two events."""
+
+    launcher: Hashable
+    start: Any
+    end: Any
+
+
+@dataclasses.dataclass(eq=False)
 class _Trial:
     """
     The configs of one kernel in calls of a candidate.
 
     Args:
-        launches: those of the call at hand: a config with the events around it.
+        launches: those of the call at hand.
         failures: of configs that raised.
         lowest_ms: of each config, its launches within one call together.
         rest_ms: what is left of a call without them, at the lowest.
     """
 
-    launches: list[tuple[Hashable, Any, Any]] = dataclasses.field(default_factory=list)
+    launches: list[_Launch] = dataclasses.field(default_factory=list)
     failures: dict[Hashable, Failure] = dataclasses.field(default_factory=dict)
     lowest_ms: dict[Hashable, float] = dataclasses.field(default_factory=dict)
     rest_ms: float = math.inf
 
-    def note(self, call_ms: float) -> None:
-        """Adds a call that took so long and is done."""
-        of_one = {launcher for launcher, *_ in self.launches}
-        if len(of_one) != 1:  # it was not launched, or not with the same one each time
+    def note(self, launches: Sequence[_Launch], call_ms: float) -> None:
+        """Adds a call that is done, unless its launches were not all with one config."""
+        configs = {launch.launcher for launch in launches}
+        if len(configs) != 1:
             return
-        (launcher,) = of_one
-        own_ms = sum(start.elapsed_time(end) for _, start, end in self.launches)
-        self.lowest_ms[launcher] = min(own_ms, self.lowest_ms.get(launcher, math.inf))
-        self.rest_ms = min(self.rest_ms, max(call_ms - own_ms, 0.0))
+        (config,) = configs
+        own_ms = sum(launch.start.elapsed_time(launch.end) for launch in launches)
+        self.lowest_ms[config] = min(own_ms, self.lowest_ms.get(config, math.inf))
+        self.rest_ms = min(self.rest_ms, call_ms - own_ms)
 
     def times(self) -> dict[Hashable, Timing | Failure]:
-        """A call's with each config that was sampled."""
+        """Those of a call with each config; none if none was sampled."""
+        if not self.lowest_ms:
+            return {}
         lowest = self.lowest_ms.items()
-        timings = {launcher: Timing(self.rest_ms + ms) for launcher, ms in lowest}
+        timings = {config: Timing(self.rest_ms + ms) for config, ms in lowest}
         return {**timings, **self.failures}
 
 
 def _kernels_of(module: Any) -> list[CachingAutotuner]:
-    kernels = [k for k in vars(module).values() if isinstance(k, CachingAutotuner)]
+    """A loaded module's; none if some are alternatives that Inductor compares itself."""
+    values = vars(module).values()
+    if any(isinstance(value, MultiKernelCall) for value in values):
+        return []
+    kernels = [value for value in values if isinstance(value, CachingAutotuner)]
     return list(dict.fromkeys(kernels))
 
 
