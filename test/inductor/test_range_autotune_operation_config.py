@@ -6,7 +6,12 @@ from unittest import mock
 
 from torch._inductor.codegen.simd import SIMDScheduling
 from torch._inductor.graph import GraphLowering
-from torch._inductor.scheduler import NestedReduction, SchedulerNode
+from torch._inductor.scheduler import (
+    ForeachKernelSchedulerNode,
+    NestedReduction,
+    Scheduler,
+    SchedulerNode,
+)
 from torch._inductor.test_case import run_tests, TestCase
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
@@ -53,25 +58,41 @@ class TestTag(TestCase):
         self.assertEqual(operation.patches, {"max_autotune": True})
 
 
+def node_of(*operations):
+    """Of the scheduler, fused from one for each."""
+    fused = mock.MagicMock()
+    nodes = [mock.Mock(spec=SchedulerNode, node=o) for o in operations]
+    fused.get_nodes.return_value = nodes
+    for part in (fused.node1, fused.node2):
+        part.group = None, (4, 4)
+        part.ancestors = part.get_operation_names.return_value = set()
+    return fused
+
+
+def generate_from_nodes(scheduling, node):
+    scheduling.generate_kernel_code_from_nodes(node.get_nodes(), benchmark_kernel=True)
+
+
 @instantiate_parametrized_tests
 class TestKernels(TestCase):
     @parametrize(
-        "method, owner, begins_with",
+        "generate, owner, begins_with",
         (
-            ("codegen_node", SIMDScheduling, "_codegen_nodes"),
+            (SIMDScheduling.codegen_node, SIMDScheduling, "_codegen_nodes"),
             (
-                "codegen_mix_order_reduction",
+                SIMDScheduling.codegen_mix_order_reduction,
                 SIMDScheduling,
                 "_codegen_mix_order_reduction",
             ),
             (
-                "codegen_nested_reduction",
+                SIMDScheduling.codegen_nested_reduction,
                 NestedReduction,
                 "_classify_nested_pointwise_nodes",
             ),
+            (generate_from_nodes, SIMDScheduling, "generate_node_schedule"),
         ),
     )
-    def test_are_generated_under_it(self, method, owner, begins_with):
+    def test_are_generated_under_it(self, generate, owner, begins_with):
         first, second = Operation(), Operation()
         first.patches = {"triton.multi_kernel": 1}
         second.patches = {"triton.persistent_reductions": False}
@@ -85,20 +106,39 @@ class TestKernels(TestCase):
             seen.append(config.triton.persistent_reductions)
             raise Begun
 
-        nodes = [mock.Mock(spec=SchedulerNode, node=o) for o in (first, second)]
-        fused = mock.MagicMock()
-        fused.get_nodes.return_value = nodes
-        for part in (fused.node1, fused.node2):
+        node = node_of(first, second)
+        for part in node.get_nodes():
+            part.is_template.return_value = False
+            part.is_reduction.return_value = True
             part.group = None, (4, 4)
-            part.ancestors = part.get_operation_names.return_value = set()
         with (
             mock.patch.object(owner, begins_with, begin),
             config.patch({"triton.coalesce_tiling_analysis": False}),
             self.assertRaises(Begun),
         ):
-            getattr(SIMDScheduling(mock.MagicMock()), method)(fused)
+            generate(SIMDScheduling(mock.MagicMock()), node)
         self.assertEqual(seen, [1, False])
         self.assertEqual(config.triton.multi_kernel, 0)
+
+    def test_are_no_part_of_a_combo_kernel(self):
+        plain, own, none = Operation(), Operation(), None
+        own.patches = {"triton.persistent_reductions": False}
+        nodes = [node_of(plain, none), node_of(plain, own), node_of(plain)]
+        for order, node in enumerate(nodes):
+            node.min_order = order
+        combined = []
+
+        def combinable_nodes(nodes):
+            combined.extend(nodes)
+            return []
+
+        with mock.patch.multiple(
+            ForeachKernelSchedulerNode,
+            group_nodes_for_combo_kernels=lambda _: [nodes],
+            combinable_nodes=combinable_nodes,
+        ):
+            Scheduler.create_combo_kernel_nodes(mock.MagicMock(nodes=nodes))
+        self.assertEqual(combined, [nodes[0], nodes[2]])
 
 
 if __name__ == "__main__":

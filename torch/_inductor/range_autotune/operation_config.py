@@ -2,8 +2,9 @@
 Inductor config of single operations: winners bring theirs into the graph being compiled.
 
 What a candidate is measured with must be emitted. Lowering runs under its config; what
-generates kernels reads it from the operations, measured and emitted alike. Config that
-concerns a graph as a whole (fusion, memory, C++ compilers) is that of the graph.
+generates kernels reads it from the operations, measured and emitted alike: where several
+in one kernel differ, the last one's counts, as in the base. Config that concerns a graph
+as a whole (fusion, memory, C++ compilers) is that of the graph.
 """
 
 from __future__ import annotations
@@ -32,18 +33,31 @@ def tag(operations: Sequence[Any], patches: Mapping[str, Any]) -> None:
 
 def under_config_of_operations(codegen: Callable[..., Any]) -> Callable[..., Any]:
     """
-    Generates a node's kernel under the config of its operations, from the start.
+    Generates a kernel under the config of its operations, from the start.
 
     Inductor applies it to a kernel's text, when it has chosen between a loop and a
     persistent, cooperative or multi-kernel reduction.
 
     Args:
-        codegen: a method of ``SIMDScheduling`` that takes a node of the scheduler.
+        codegen: a method of ``SIMDScheduling`` whose first argument is a node of the
+            scheduler, or several.
     """
 
     @functools.wraps(codegen)
-    def generate(scheduling: SIMDScheduling, node: BaseSchedulerNode) -> Any:
-        with config.patch(scheduling._collect_config_patches(list(node.get_nodes()))):
-            return codegen(scheduling, node)
+    def generate(
+        scheduling: SIMDScheduling, node: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        nodes = node if isinstance(node, (list, tuple)) else node.get_nodes()
+        with config.patch(scheduling._collect_config_patches([*nodes])):
+            return codegen(scheduling, node, *args, **kwargs)
 
     return generate
+
+
+def without_config(nodes: Sequence[BaseSchedulerNode]) -> list[BaseSchedulerNode]:
+    """Those whose kernels may be joined with others in a combo kernel, which has none."""
+    return [
+        node
+        for node in nodes
+        if not any(n.node and n.node.get_config_patches() for n in node.get_nodes())
+    ]
