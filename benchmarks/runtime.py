@@ -169,7 +169,8 @@ def table(patched: Any, base: Any = None) -> str:
     lines = [
         f"# {patched['device']}, torch {patched['torch']}",
         "",
-        "Medians of one call, µs. Base and patched take turns.",
+        "Medians of one call, µs. Base and patched take turns. The others are all but the",
+        "dispatches and the base.",
     ]
     for name, times in patched["times"].items():
         sizes = list(times["tuned"])

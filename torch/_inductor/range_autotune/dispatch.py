@@ -40,7 +40,7 @@ def emit_winner(
 
     Args:
         realized: whether values that could still be fused into what reads them become
-            buffers, too.
+            buffers, too; those of a winner with config do, for only operations carry it.
     """
     patches = dict(winner.candidate.config_patches)
     first = len(V.graph.operations)
@@ -48,7 +48,6 @@ def emit_winner(
         results = inline_subgraph_to_ir_nodes(
             winner.graph, list(site.inputs), winner.name
         )
-        # Only operations carry config to their kernels.
         results = _with_strides_of(outputs, results, realized or bool(patches))
     tag(V.graph.operations[first:], patches)
     return results
