@@ -82,15 +82,14 @@ class ConfigSearch(CachingAutotunerPlugin):
         self._take_turn(0, run)
         if not self._trials:
             return
-        if self._sample(run) > _TOO_LONG_MS:
+        if self._sample(0, run) > _TOO_LONG_MS:
             self._trials.clear()
             return
         turns = max(len(kernel.launchers) for kernel in self._trials)
         for turn in range(1, turns):
             self._take_turn(turn, run)
         for turn in range(1, _SAMPLES * turns):  # that of turn 0 is there
-            self._turn = turn
-            if self._sample(run) > _LONG_MS and turn >= turns - 1:
+            if self._sample(turn, run) > _LONG_MS and turn >= turns - 1:
                 break
 
     def _take_turn(self, turn: int, run: Callable[[], Any]) -> None:
@@ -100,14 +99,14 @@ class ConfigSearch(CachingAutotunerPlugin):
             trial.launches = []
         run()
 
-    def _sample(self, run: Callable[[], Any]) -> float:
-        """The time of a call in ms, the fastest if the sampler repeats it."""
+    def _sample(self, turn: int, run: Callable[[], Any]) -> float:
+        """The time of such a call in ms, the fastest if the sampler repeats it."""
         calls: list[tuple[Any, Any, dict[_Trial, list[_Launch]]]] = []
 
         def call() -> None:
             start, end = self._gpu.event(), self._gpu.event()
             start.record()
-            self._take_turn(self._turn, run)
+            self._take_turn(turn, run)
             end.record()
             trials = self._trials.values()
             calls.append((start, end, {trial: trial.launches for trial in trials}))

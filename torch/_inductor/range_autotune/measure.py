@@ -301,8 +301,9 @@ class GpuSampler:
         device_ms = host_ms = math.inf
         for _ in range(_MOST_CALLS):
             of_device, of_host, is_hidden = self._behind_flushes(run)
-            # Twice as long: it is no hiccup, nor does another flush save much.
-            is_steady = 1 / (1 + _SETTLED) <= of_device / device_ms <= 1 + _SETTLED
+            # As long as before: that was no hiccup, nor does another flush save much.
+            shorter, longer = sorted((device_ms, of_device))
+            is_steady = longer <= (1 + _SETTLED) * shorter
             device_ms, host_ms = min(device_ms, of_device), min(host_ms, of_host)
             if is_hidden or is_steady or of_device > _LONG_MS:
                 break
