@@ -7,7 +7,8 @@ are as fast as each other there may not be at other sizes: of a LayerNorm's kern
 
 Configs take turns within calls of the candidate. A kernel by itself finds caches otherwise
 than behind those that wrote its inputs: of two for what follows a matrix product (SwiGLU,
-H200, 4096 rows), one takes 10 % longer than the other there and 40 % where it belongs.
+H200), one was chosen for the 0.4 µs that it takes less by itself at small sizes. Of a call
+that is 0.1 µs, and at 4096 rows it takes 1.9 µs more of 43.
 """
 
 from __future__ import annotations
