@@ -25,30 +25,32 @@ if TYPE_CHECKING:
 
 
 @triton.jit
-def _gated_norm(x, gate, weight, out, columns: tl.constexpr):
+def _row(x, gate, weight, columns: tl.constexpr):
+    """Where the program's row starts; it, its RMSNorm, its gates, and the weights."""
     start = tl.program_id(0).to(tl.int64) * columns
     column = tl.arange(0, columns)
     row = tl.load(x + start + column).to(tl.float32)
     scale = tl.load(weight + column).to(tl.float32)
     gates = tl.load(gate + start + column).to(tl.float32)
     normed = row * libdevice.rsqrt(tl.sum(row * row) / columns + 1e-6) * scale
+    return start, row, normed, gates, scale
+
+
+@triton.jit
+def _gated_norm(x, gate, weight, out, columns: tl.constexpr):
+    start, _, normed, gates, _ = _row(x, gate, weight, columns)
     silu = gates / (1 + libdevice.exp(-gates))
-    tl.store(out + start + column, silu * normed + 1)
+    tl.store(out + start + tl.arange(0, columns), silu * normed + 1)
 
 
 @triton.jit
 def _two_norms(x, gate, weight, out, columns: tl.constexpr):
-    start = tl.program_id(0).to(tl.int64) * columns
-    column = tl.arange(0, columns)
-    row = tl.load(x + start + column).to(tl.float32)
-    scale = tl.load(weight + column).to(tl.float32)
-    gates = tl.load(gate + start + column).to(tl.float32)
-    normed = row * libdevice.rsqrt(tl.sum(row * row) / columns + 1e-6) * scale
+    start, row, normed, gates, scale = _row(x, gate, weight, columns)
     centered = normed * gates
     centered -= tl.sum(centered) / columns
     variance = tl.sum(centered * centered) / columns
     second = centered * libdevice.rsqrt(variance + 1e-5) * scale
-    tl.store(out + start + column, second + row)
+    tl.store(out + start + tl.arange(0, columns), second + row)
 
 
 def _by_warps(kernel: Any) -> dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]]:
