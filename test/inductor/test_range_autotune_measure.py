@@ -624,9 +624,13 @@ class TestTiming(TestCase):
 
     def test_unsteady_times_are_uncertain(self):
         steady = self.time.runner(0, 1.0)
-        unsteady = self.time.runner(1, *(1.0 + 0.1 * i for i in range(11)))
-        times = self.times(steady, unsteady)
-        self.assertGreater(times[1].error, times[0].error + 0.04)
+        durations_ms = [1.0 + 0.1 * i for i in range(11)]
+        times = self.times(steady, self.time.runner(1, *durations_ms))
+        # Of 15 samples from 1.0 to 2.0 ms, the lower half is 0.4 ms wide.
+        self.assertAlmostEqual(times[0].error, 0.0)
+        self.assertAlmostEqual(times[1].error * times[1].ms, 0.4 / 7)
+        lowest = [measure.timing_of(samples) for samples in ([1.0] * 11, durations_ms)]
+        self.assertGreater(lowest[1].error, lowest[0].error + 0.05)
 
     def test_more_samples_make_a_time_more_certain(self):
         few, many = ([1.0 + 0.5 * i / n for i in range(n)] for n in (5, 50))
