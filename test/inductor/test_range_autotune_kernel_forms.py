@@ -231,11 +231,11 @@ class TestWarps(TestCase):
     def test_long_rows(self, meta):
         lengths = (2048, 4096, 8192, 16384)
         warps = [self.warps(n, **meta) for n in lengths]
-        self.assertEqual(warps, [[8, 2, 4], [8, 4], [8, 16], [16, 32]])
+        self.assertEqual(warps, [[8, 2, 4], [8, 4, 16], [8, 16, 32], [16, 32]])
 
     def test_wide_warps(self):
         warps = [self.warps(n, warp_size=64) for n in (4096, 8192, 16384)]
-        self.assertEqual(warps, [[4, 2], [4, 8], [8, 16]])
+        self.assertEqual(warps, [[4, 2, 8], [4, 8, 16], [8, 16]])
 
     def test_no_others(self):
         usual = [SimpleNamespace(num_warps=1)]
