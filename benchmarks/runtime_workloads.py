@@ -174,7 +174,7 @@ RMS_NORM = Op(
     like_first,
     {"mean": norm_by_mean, "blocks": norm_by_blocks},
     [512],
-    8192,
+    32768,
 )
 LAYER_NORM = Op(
     layer_norm,
