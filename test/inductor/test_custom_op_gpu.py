@@ -29,6 +29,8 @@ from torch._inductor.kernel.custom_op import (
 from torch._inductor.range_autotune import compiling, kernel_configs, rounds
 from torch._inductor.range_autotune.candidates import index_of_variant, PERSISTENT
 from torch._inductor.range_autotune.measure import Timing
+from torch._inductor.range_autotune.named_configs import text_of
+from torch._inductor.range_autotune.ranges import DimRange, Segment
 
 
 RANGES = [(0, 64), (64, math.inf)]
@@ -64,8 +66,13 @@ def norm_op(config_patches=None):
     return op
 
 
+def usual_configs(sizes, at, usual, measure_within):
+    """In the place of ``configs_by_range``: kernels have one config each."""
+    return []
+
+
 @contextlib.contextmanager
-def made_up_winners(number):
+def made_up_winners(number, configs_by_range=usual_configs):
     """Made-up times: with two winners candidate i wins in range i, else the first."""
 
     def time_candidates(runners, *_):
@@ -75,7 +82,10 @@ def made_up_winners(number):
             times[index] = Timing(1.0 if index == place else 2.0)
         return times
 
-    with mock.patch.object(rounds, "time_candidates", time_candidates):
+    with (
+        mock.patch.object(rounds, "time_candidates", time_candidates),
+        mock.patch.object(rounds, "configs_by_range", configs_by_range),
+    ):
         yield
 
 
@@ -87,18 +97,20 @@ class TestOnGpu(TestCase):
         counters.clear()
         self.enterContext(mock.patch.dict(user_lowerings))
 
-    def compiled(self, fn, winners=2, **options):
-        x = rows(20)
+    def compiled(
+        self, fn, winners=2, columns=256, configs_by_range=usual_configs, **options
+    ):
+        x = rows(20, columns)
         torch._dynamo.mark_dynamic(x, 0)
         compiled = torch.compile(fn, **options)
-        with made_up_winners(winners):
+        with made_up_winners(winners, configs_by_range):
             _, (code, *_) = run_and_get_code(compiled, x)
         return compiled, code
 
-    def assert_like_eager(self, compiled, fn, sizes=SIZES):
+    def assert_like_eager(self, compiled, fn, columns=256):
         with torch._dynamo.config.patch(error_on_recompile=True):
-            for size in sizes:
-                x = rows(size)
+            for size in SIZES:
+                x = rows(size, columns)
                 self.assertEqual(
                     compiled(x), fn(x), atol=1e-4, rtol=1e-4, msg=f"at size {size}"
                 )
@@ -150,6 +162,42 @@ class TestOnGpu(TestCase):
             self.assert_like_eager(compiled, lambda x: torch.relu(op(x * 2)) + x)
         self.assertEqual(set(calls), {4})
 
+    def test_kernels_of_a_branch_have_its_configs(self):
+        op = norm_op({"triton.persistent_inner_reduction_limit": 4096})
+        named, launched = {}, set()
+
+        def fn(x):
+            return torch.relu(op(x * 2)) + x
+
+        def configs_by_range(sizes, at, usual, measure_within):
+            """Another one than the usual from 64 on."""
+            times = at[max(at)]
+            named.update({k: max({*times[k]} - {usual[k]}) for k in usual})
+            self.assertEqual(measure_within(DimRange(100, 200), 150)[0], 150)
+            return [
+                Segment(DimRange(sizes.start, 64), ()),
+                Segment(DimRange(64, sizes.end), tuple(sorted(named.items()))),
+            ]
+
+        def run(kernel, *args, **kwargs):
+            result = original(kernel, *args, **kwargs)
+            if text := kernel.inductor_meta.get("custom_op_kernel_config"):
+                launched.add((text, *(text_of(x.config) for x in kernel.launchers)))
+            return result
+
+        original = CachingAutotuner.run
+        with (
+            fresh_cache(),
+            mock.patch.object(kernel_configs._Settled, "is_in_doubt", lambda _: True),
+            mock.patch.object(CachingAutotuner, "bench", side_effect=AssertionError),
+        ):
+            compiled, code = self.compiled(fn, 1, 4096, configs_by_range)
+            with mock.patch.object(CachingAutotuner, "run", run):
+                self.assert_like_eager(compiled, fn, columns=4096)
+        (config_of_branch,) = named.values()
+        self.assertEqual(launched, {(config_of_branch, config_of_branch)})
+        self.assertEqual(code.count("@triton.jit"), 2, msg=code)
+
     @parametrize("everywhere", (False, True))
     def test_kernels_keep_long_rows_where_that_is_faster(self, everywhere):
         op = norm_op()
@@ -167,7 +215,10 @@ class TestOnGpu(TestCase):
         x = rows(20, 4096)
         torch._dynamo.mark_dynamic(x, 0)
         compiled = torch.compile(fn)
-        with mock.patch.object(rounds, "time_candidates", time_candidates):
+        with (
+            mock.patch.object(rounds, "time_candidates", time_candidates),
+            mock.patch.object(rounds, "configs_by_range", usual_configs),
+        ):
             _, (code, *_) = run_and_get_code(compiled, x)
         for size in SIZES:
             x = rows(size, 4096)

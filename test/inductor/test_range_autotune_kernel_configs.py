@@ -12,6 +12,7 @@ from torch._inductor.test_case import run_tests, TestCase
 import torch
 from torch._inductor.range_autotune import kernel_configs
 from torch._inductor.range_autotune.kernel_configs import ConfigSearch
+from torch._inductor.range_autotune.named_configs import text_of
 
 
 _numbers = itertools.count(1)
@@ -49,16 +50,27 @@ class MadeUpGpu:
         self.ms = 0.0
         self.launched = []
         self.calls_a_sample = 1
+        self.event_ms = 0.0
 
     def event(self):
         event = types.SimpleNamespace()
-        event.record = lambda: setattr(event, "ms", self.ms)
+
+        def record():
+            self.ms += self.event_ms
+            event.ms = self.ms
+
+        event.record = record
         event.elapsed_time = lambda later: later.ms - event.ms
         return event
 
     def __call__(self, run):
+        """The time of the fastest of some calls; events take some, too."""
+        calls = []
         for _ in range(self.calls_a_sample):
+            before = self.ms
             run()
+            calls.append(self.ms - before)
+        return min(calls)
 
     def launcher(self, ms):
         """Takes ``ms(size)``."""
@@ -107,6 +119,10 @@ class TestConfigSearch(TestCase):
             self.assertEqual(kernel._plugins, [])
         return search
 
+    def decide(self, search):
+        search.settle()
+        search.decide()
+
     def test_the_best_over_all_sizes(self):
         times = [
             lambda size: 1.0 if size < 100 else 2.0,
@@ -118,7 +134,7 @@ class TestConfigSearch(TestCase):
             launchers = kernel.launchers
             search = self.search(kernel, sizes)
             self.assertTrue(search.is_undecided(self.module))
-            search.decide()
+            self.decide(search)
             self.assertEqual(kernel.launchers, [launchers[best]])
             self.assertEqual(kernel.kept, [launchers[best].config])
             self.assertFalse(search.is_undecided(self.module))
@@ -132,7 +148,7 @@ class TestConfigSearch(TestCase):
                 lambda size: 0.0012 if size < 100 else 1.0,
             )
             launchers = kernel.launchers
-            self.search(kernel, (10, 1000), lambda _, ms=rest_ms: ms).decide()
+            self.decide(self.search(kernel, (10, 1000), lambda _, ms=rest_ms: ms))
             self.assertEqual(kernel.launchers, [launchers[best]])
 
     def test_one_config_is_no_choice(self):
@@ -140,7 +156,7 @@ class TestConfigSearch(TestCase):
         search = self.search(kernel, (10, 20))
         self.assertEqual(len(self.gpu.launched), 2)
         self.assertFalse(search.is_undecided(self.module))
-        search.decide()
+        self.decide(search)
         self.assertEqual(len(kernel.launchers), 1)
 
     def test_a_kernel_of_two_candidates_is_decided_on_once(self):
@@ -150,7 +166,7 @@ class TestConfigSearch(TestCase):
         other = types.SimpleNamespace(kernel=kernel)
         search.call(other, lambda: kernel.run(-0.9))
         self.assertTrue(search.is_undecided(other))
-        search.decide()
+        self.decide(search)
         self.assertEqual(kernel.kept, [best.config])
         self.assertEqual(kernel.launchers, [best])
 
@@ -161,7 +177,7 @@ class TestConfigSearch(TestCase):
         self.module.kernel = kernel
         search = ConfigSearch(torch.device("cuda"))
         search.call(self.module, lambda: [kernel.run(n) for n in (1, 3, 1)])
-        search.decide()
+        self.decide(search)
         self.assertEqual(kernel.launchers, [first])
 
     def test_kernels_take_their_turns_at_once(self):
@@ -171,14 +187,20 @@ class TestConfigSearch(TestCase):
         search = ConfigSearch(torch.device("cuda"))
         calls = []
         search.call(self.module, lambda: calls.append((two.run(1), three.run(1))))
-        self.assertEqual(len(calls), 3 * (1 + 3))
-        search.decide()
+        self.assertEqual(len(calls), 3 * (1 + 3) + 3)
+        self.decide(search)
         self.assertEqual(two.launchers + three.launchers, best)
 
     def test_a_kernel_that_somebody_else_has_decided_on(self):
         kernel = self.kernel(1.0, 2.0)
         search = self.search(kernel, (10,))
         kernel.launchers = kept = kernel.launchers[1:]
+        self.decide(search)
+        self.assertIs(kernel.launchers, kept)
+        kernel = self.kernel(1.0, 2.0)
+        search = self.search(kernel, (10,))
+        search.settle()
+        kernel.launchers = kept = kernel.launchers[:]
         search.decide()
         self.assertIs(kernel.launchers, kept)
 
@@ -188,9 +210,62 @@ class TestConfigSearch(TestCase):
         with mock.patch.object(
             kernel, "autotune_to_one_config", side_effect=AssertionError
         ):
-            search.decide()
+            self.decide(search)
         self.assertEqual(len(kernel.launchers), 2)
         self.assertNotIn("benchmark_all_configs", vars(kernel))
+
+    def test_all_configs_again_where_they_have_settled(self):
+        """A kernel goes on with the best over all sizes, and tells the rest of one size."""
+        kernel = self.kernel(1.0, lambda size: 1.5 if size < 100 else 0.8, 3.0)
+        names = [text_of(launcher.config) for launcher in kernel.launchers]
+        all_launchers = kernel.launchers
+        kernel.inductor_meta["kernel_name"] = "triton_per_fused_add_77"
+        search = self.search(kernel, (10, 1000), lambda size: 0.2)
+        search.settle()
+        self.assertEqual(kernel.launchers, all_launchers[:1])
+        self.assertEqual(search.usual_configs(self.module), {"77": names[0]})
+        kernel._cached_launcher = all_launchers[0]
+
+        def run():
+            self.assertIsNone(kernel._cached_launcher)
+            kernel.run(1000)
+            self.gpu.ms += 0.2
+
+        times = search.times_with_each(self.module, run)
+        self.assertEqual([*times], ["77"])
+        found = [times["77"][name].ms for name in names]
+        self.assertEqual([round(ms, 6) for ms in found], [1.2, 1.0, 3.2])
+        self.assertEqual(kernel.launchers, all_launchers[:1])
+        self.assertEqual(kernel.kept, [])
+        search.decide()
+        self.assertEqual(kernel.launchers, all_launchers[:1])
+        self.assertEqual(kernel.kept, [all_launchers[0].config])
+
+    def test_all_configs_again_and_a_failure(self):
+        kernel = self.kernel(1.0, lambda size: 1.5 if size < 100 else 0.8)
+        search = self.search(kernel, (10, 1000))
+        search.settle()
+        (best,) = kernel.launchers
+        with self.assertRaisesRegex(RuntimeError, "no"):
+            search.times_with_each(
+                self.module, mock.Mock(side_effect=RuntimeError("no"))
+            )
+        self.assertEqual((kernel.launchers, kernel._plugins), ([best], []))
+
+    def test_no_configs_in_doubt_where_one_is_the_best_everywhere(self):
+        kernel = self.kernel(1.0, 1.003, 2.0)
+        search = self.search(kernel, (10, 1000))
+        search.settle()
+        self.assertEqual(search.usual_configs(self.module), {})
+
+    def test_inductor_goes_on_from_the_best(self):
+        kernel = self.kernel(2.0, 1.0, lambda size: 2.0 if size < 100 else 0.9)
+        _, best, _ = kernel.launchers
+        kernel.inductor_meta["coordinate_descent_tuning"] = True
+        search = self.search(kernel, (10, 1000))
+        search.settle()
+        self.assertEqual(kernel.kept, [best.config])
+        self.assertEqual(search.usual_configs(self.module), {})
 
     def test_slow_candidates_are_called_less(self):
         launches = []
@@ -198,7 +273,7 @@ class TestConfigSearch(TestCase):
             self.gpu.launched.clear()
             search = self.search(self.kernel(ms, ms), (10,))
             launches.append(len(self.gpu.launched))
-        self.assertEqual(launches, [2 * (1 + 3), 2 * (1 + 1), 2])
+        self.assertEqual(launches, [2 * (1 + 3) + 3, 2 * (1 + 1) + 1, 2])
         self.assertFalse(search.is_undecided(self.module))
 
     def test_the_fastest_of_repeated_calls_counts(self):
@@ -213,6 +288,15 @@ class TestConfigSearch(TestCase):
         search.call(self.module, lambda: kernel.run(1))
         (times,) = search._times[kernel]
         self.assertEqual([round(time.ms, 6) for time in times.values()], [slow, fast])
+
+    def test_events_do_not_count(self):
+        self.gpu.event_ms = 0.25
+        two, three = self.kernel(2.0, 1.0), self.kernel(4.0, 6.0, 5.0)
+        self.module.two, self.module.three = two, three
+        search = ConfigSearch(torch.device("cuda"))
+        search.call(self.module, lambda: (two.run(1), three.run(1)))
+        times = [[t.ms for t in search._times[k][0].values()] for k in (two, three)]
+        self.assertEqual(times, [[6.0, 5.0], [6.0, 8.0, 7.0]])
 
     def test_what_is_launched_the_first_time_only(self):
         kernel, once = self.kernel(2.0, 1.0), self.kernel(1.0, 2.0)
@@ -243,7 +327,7 @@ class TestConfigSearch(TestCase):
     def test_a_config_that_fails_somewhere_is_out(self):
         kernel = self.kernel(self.fails_unless(lambda size: size < 100), 1.0)
         _, works = kernel.launchers
-        self.search(kernel, (10, 1000)).decide()
+        self.decide(self.search(kernel, (10, 1000)))
         self.assertEqual(kernel.launchers, [works])
 
     def test_a_call_in_which_a_config_fails_tells_nothing(self):
@@ -255,7 +339,7 @@ class TestConfigSearch(TestCase):
         search.call(self.module, lambda: [kernel.run(next(sizes)) for _ in range(2)])
         (times,) = search._times[kernel]
         self.assertAlmostEqual(times[works].ms, 2.0)
-        search.decide()
+        self.decide(search)
         self.assertEqual(kernel.launchers, [works])
 
     def test_where_all_fail(self):
@@ -271,20 +355,20 @@ class TestConfigSearch(TestCase):
         with self.assertRaises(KeyboardInterrupt):
             search.call(self.module, mock.Mock(side_effect=KeyboardInterrupt))
         self.assertEqual(kernel._plugins, [])
-        search.decide()
+        self.decide(search)
         self.assertIs(search.pre_autotune(kernel, 10, stream=7), DEFER)
 
     def test_nothing_in_common(self):
         kernel = self.kernel(
             *(self.fails_unless(lambda size, n=n: size == n) for n in (10, 20))
         )
-        self.search(kernel, (10, 20)).decide()
+        self.decide(self.search(kernel, (10, 20)))
         self.assertEqual((len(kernel.launchers), kernel.kept), (2, []))
 
     def test_times_of_nothing(self):
         kernel = self.kernel(0.0, 0.0)
         first = kernel.launchers[0]
-        self.search(kernel, (10,)).decide()
+        self.decide(self.search(kernel, (10,)))
         self.assertEqual(kernel.launchers, [first])
 
 

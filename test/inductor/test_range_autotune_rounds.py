@@ -4,6 +4,7 @@
 import types
 from unittest import mock
 
+import sympy
 from torch._inductor.test_case import run_tests, TestCase
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
@@ -12,8 +13,11 @@ from torch.testing._internal.common_utils import (
 
 import torch
 from torch._inductor import config
-from torch._inductor.range_autotune import rounds
+from torch._inductor.range_autotune import inputs, rounds
+from torch._inductor.range_autotune.candidates import FALLBACK_INDEX
 from torch._inductor.range_autotune.inputs import SizePoint
+from torch._inductor.range_autotune.measure import ChoiceRules, RangeTimes, Timing
+from torch._inductor.range_autotune.ranges import DimRange, Segment
 
 
 class TestCallsAhead(TestCase):
@@ -70,8 +74,8 @@ class TestCallsAhead(TestCase):
         self.assertEqual(calls, [])
 
 
-class TestDecideOnConfigs(TestCase):
-    def decide(self, undecided, sizes=(256, 1, 16, 64, 512, 1024), cannot=()):
+class TestSettleOnConfigs(TestCase):
+    def settle(self, undecided, sizes=(256, 1, 16, 64, 512, 1024), cannot=()):
         """The calls at other sizes, by candidate; the first is the model's."""
         calls = [[] for _ in undecided]
         inputs = ["of the first"]
@@ -102,23 +106,125 @@ class TestDecideOnConfigs(TestCase):
             mock.patch.object(rounds, "_too_large", lambda _, point: point.size == 512),
             mock.patch.object(rounds, "_inputs", inputs_at),
         ):
-            rounds._decide_on_configs(tuning, places, inputs, search)
-        search.decide.assert_called_once()
+            rounds._settle_on_configs(tuning, places, inputs, search)
+        search.settle.assert_called_once()
         return calls, inputs
 
     def test_where_there_are_several(self):
-        calls, inputs = self.decide([True, True, False])
+        calls, inputs = self.settle([True, True, False])
         self.assertEqual(calls, [[1, 64, 1024], [64, 1024], []])
         self.assertEqual(inputs, [])
 
     def test_only_where_it_can_be_called(self):
-        calls, _ = self.decide([True, True], sizes=(256, 1, 64, 512), cannot={64})
+        calls, _ = self.settle([True, True], sizes=(256, 1, 64, 512), cannot={64})
         self.assertEqual(calls, [[1], []])
 
     def test_the_first_place_s_inputs_are_kept_where_there_are_none(self):
         for arguments in ([[False]], [[True], (256,)]):
-            _, inputs = self.decide(*arguments)
+            _, inputs = self.settle(*arguments)
             self.assertEqual(inputs, ["of the first"])
+
+
+class TestConfigsOfWinners(TestCase):
+    """What is called with all configs once winners are known; each is called with a size."""
+
+    def choose(self, cannot=(), in_doubt=(0, 1, 2), decided=None):
+        """
+        What is chosen, and the sizes that each candidate was called at.
+
+        Args:
+            decided: whose kernels have one config, for another process has decided.
+        """
+        calls = {}
+
+        def module(index):
+            loaded = types.SimpleNamespace(
+                index=index, call=calls.setdefault(index, []).extend
+            )
+            loaded.load = lambda: loaded
+            return loaded
+
+        def inputs_at(tuning, point):
+            if point.size in cannot:
+                raise MemoryError("none left")
+            return [point.size]
+
+        def times_with_each(module, run):
+            run()
+            size = calls[module.index][-1]
+            better = Timing(0.9 if size > 100 else 1.1)
+            return {"k": {"usual": Timing(1.0), "better": better}}
+
+        search = mock.Mock(times_with_each=times_with_each)
+        search.usual_configs = lambda m: {"k": "usual"} if m.index in in_doubt else {}
+        search.has_settled = lambda m: m.index != decided
+        size = sympy.Symbol("s0", positive=True, integer=True)
+        measured = [
+            RangeTimes(DimRange(start, end), {start: times, end - 1: times})
+            for start, end, times in (
+                (1, 65, {0: Timing(1.0), 1: Timing(2.0)}),
+                (65, 129, {0: Timing(1.0), 1: Timing(2.0)}),
+                (129, 1025, {0: Timing(2.0), 1: Timing(1.0)}),
+                (1025, 2049, {FALLBACK_INDEX: Timing(1.0)}),
+            )
+        ]
+        tuning = types.SimpleNamespace(
+            name="op",
+            size=size,
+            site=None,
+            modules={0: module(0), 1: module(1), 2: module(2)},
+            measured=measured,
+            choice_rules=lambda: ChoiceRules(fallback=FALLBACK_INDEX),
+        )
+        with (
+            mock.patch.object(rounds, "_inputs", inputs_at),
+            mock.patch.object(
+                inputs, "point_for_size", lambda site, size, n, within: SizePoint(n, {})
+            ),
+            mock.patch.object(rounds, "_too_large", lambda _, point: point.size == 64),
+            mock.patch.object(rounds, "known_record", lambda _, i: self.known.get(i)),
+            mock.patch.object(
+                rounds,
+                "remember_records",
+                lambda _, records: self.known.update(records),
+            ),
+        ):
+            rounds._compare_configs(tuning, search)
+        return tuning.kernel_configs, calls
+
+    def setUp(self):
+        super().setUp()
+        self.known = {}
+
+    def test_at_the_sizes_that_it_won(self):
+        chosen, calls = self.choose()
+        better = (("k", "better"),)
+        # The first is cut: between 65 and 128 is 91, at 64 it cannot be called.
+        self.assertEqual([c.winner for c in chosen], [(), better, better])
+        self.assertEqual(
+            [(c.sizes.start, c.sizes.end) for c in chosen],
+            [(1, 110), (110, 129), (129, 1025)],
+        )
+        self.assertEqual(calls, {0: [1, 65, 128, 91], 1: [129, 1024], 2: []})
+
+    def test_where_nothing_is_in_doubt(self):
+        chosen, calls = self.choose(in_doubt=(1, 2))
+        self.assertEqual([c.sizes for c in chosen], [DimRange(129, 1025)])
+        self.assertEqual((calls[0], calls[2]), ([], []))
+
+    def test_where_some_sizes_cannot_be_called(self):
+        chosen, calls = self.choose(cannot=(65, 128, 91, 129, 1024))
+        self.assertEqual(chosen, (Segment(DimRange(1, 129), ()),))
+        self.assertEqual(calls, {0: [1], 1: [], 2: []})
+
+    def test_what_another_process_has_found_out(self):
+        first, _ = self.choose()
+        self.assertEqual([*self.known[0].at], [1, 64, 65, 128, 91])
+        again, calls = self.choose(decided=0)
+        self.assertEqual((again, calls[0]), (first, []))
+        self.known.clear()
+        rest, calls = self.choose(decided=0)
+        self.assertEqual((rest, calls[0]), (first[2:], []))
 
 
 class TestHostsTime(TestCase):

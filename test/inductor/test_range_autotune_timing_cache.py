@@ -28,6 +28,7 @@ from torch._inductor import config
 from torch._inductor.range_autotune import graph_text, timing_cache
 from torch._inductor.range_autotune.call_site import CallSite, Slot
 from torch._inductor.range_autotune.candidates import TracedCandidate
+from torch._inductor.range_autotune.config_ranges import ConfigRecord
 from torch._inductor.range_autotune.graph_text import SymbolNames
 from torch._inductor.range_autotune.measure import Failure, failure_of, Timing
 from torch._inductor.range_autotune.numerics import NotCompared
@@ -38,8 +39,10 @@ from torch._inductor.range_autotune.timing_cache import (
     Entry,
     Environment,
     lookup,
+    lookup_record,
     place_text,
     store,
+    store_record,
 )
 
 
@@ -86,6 +89,36 @@ class TestEntries(CacheTestCase):
         self.assertEqual(lookup("here", TEXTS), too_large)
         store("here", TEXTS, Entry())
         self.assertIsNone(lookup("here", TEXTS))
+
+    def test_configs_of_kernels(self):
+        times = {"usual": TIMES[0], "other": TIMES[1]}
+        record = ConfigRecord({"kernel": "usual"}, {16: {"kernel": times}, 4096: {}})
+        self.assertIsNone(lookup_record("here", "zero"))
+        store_record("here", "zero", record)
+        self.assertEqual(lookup_record("here", "zero"), record)
+        self.assertIsNone(lookup_record("here", "one"))
+        self.assertIsNone(lookup_record("there", "zero"))
+        with config.patch(autotune_local_cache=False):
+            self.assertIsNone(lookup_record("here", "zero"))
+
+    @parametrize(
+        "content",
+        (
+            "",
+            "[]",
+            '{"format": 1, "usual": {}, "at": []}',
+            '{"format": 2, "usual": {}}',
+            '{"format": 2, "usual": [], "at": []}',
+            '{"format": 2, "usual": {}, "at": [["x", {}]]}',
+            '{"format": 2, "usual": {}, "at": [[1, {"k": 2}]]}',
+            '{"format": 2, "usual": {}, "at": [[1, {"k": {"c": {"ms": -1, "error": 0}}}]]}',
+        ),
+    )
+    def test_a_damaged_record(self, content):
+        store_record("here", "zero", ConfigRecord())
+        (file,) = self.files()
+        file.write_text(content)
+        self.assertIsNone(lookup_record("here", "zero"))
 
     def test_indices_do_not_matter(self):
         store("here", TEXTS, FOUND)

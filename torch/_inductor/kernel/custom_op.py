@@ -273,7 +273,7 @@ def autotune_custom_op(
     compiling.submit(tuning)
     winners = decide(tuning)
     results = emit(tuning, winners)
-    choice = _winning_choice(tuning.traced[winners[0].winner], tuning, inputs)
+    choice = _winning_choice(tuning.traced[winners[0].winner.index], tuning, inputs)
     return pytree.tree_unflatten(results, tuning.outputs.spec), choice
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import threading
 from concurrent.futures import as_completed, Future
 from concurrent.futures import wait as wait_for
@@ -17,6 +16,7 @@ from .cpp_units import compile_together, CppKernel, is_full, kernels_of
 from .inputs import is_about_index_width
 from .limits import call_within, fulfil, LimitedExecutor, time_limit_s
 from .measure import Failure, failure_of
+from .named_configs import content_name
 from .subgraph_module import generate_module, SubgraphModule
 from .threads import autotune_threads, is_compiled_by_workers, loads_in_any_thread
 from .tuning import known_tunings, outermost_graph
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 # In the metadata of graphs that are compiled to be measured.
 _IS_CANDIDATE = "custom_op_candidate"
-_DIGITS_OF_SUFFIX = 10
 _LOADING = "loading its code"
 # For a thread that starts compilers. Its few milliseconds of Python took 0.15 s in turns
 # with this one's, 5 ms at a time.
@@ -56,7 +55,7 @@ def kernel_suffix(source: str) -> str | None:
     candidate = isinstance(module, GraphModule) and _IS_CANDIDATE in module.meta
     if not (candidate or known_tunings(graph)):
         return None
-    return hashlib.sha256(source.encode()).hexdigest()[:_DIGITS_OF_SUFFIX]
+    return content_name(source)
 
 
 def submit(tuning: Tuning) -> None:

@@ -6,15 +6,17 @@ import functools
 import logging
 from typing import TYPE_CHECKING
 
+from .config_ranges import configs_of_winners
 from .cuts import cut
-from .inputs import point_for_size, SizePoint
-from .measure import Failure, RangeTimes, Times
+from .inputs import measure_within, SizePoint
+from .measure import choose_winners, Failure, RangeTimes, Times
 from .numerics import NotCompared
 
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from .config_ranges import ConfigRecord, ConfigTimes, MeasureConfigs
     from .numerics import Comparison
     from .ranges import DimRange
     from .timing_cache import Entry
@@ -82,9 +84,32 @@ def conclude(
     for competing, row, known in zip(tuning.rounds, points, entries):
         at = {p.size: entry.times for p, entry in zip(row, known)}
         whole = _without_rejected(tuning, RangeTimes(competing.sizes, at))
-        probe = functools.partial(_probe, tuning, competing, entry_at)
-        pieces += cut(whole, rules, probe)
+        times_at = functools.partial(_times_at, tuning, competing, entry_at)
+        pieces += cut(whole, rules, measure_within(tuning.site, tuning.size, times_at))
     tuning.measured = [_without_rejected(tuning, piece) for piece in pieces]
+
+
+def choose_kernel_configs(
+    tuning: Tuning,
+    records: Mapping[int, ConfigRecord],
+    times_at: Callable[[int, SizePoint], ConfigTimes],
+) -> None:
+    """
+    Keeps the configs of winners' kernels, cut where they change.
+
+    Args:
+        records: of candidates, by index.
+        times_at: finds out about a candidate at a size.
+    """
+
+    def measure(index: int) -> MeasureConfigs:
+        times = functools.partial(times_at, index)
+        return measure_within(tuning.site, tuning.size, times)
+
+    winners = choose_winners(tuning.measured, tuning.choice_rules())
+    tuning.kernel_configs = configs_of_winners(
+        winners, tuning.measured, records, measure
+    )
 
 
 def _object_to_uncompared(tuning: Tuning) -> None:
@@ -108,16 +133,10 @@ def _still_in(tuning: Tuning, times: Times) -> Times:
     return {i: time for i, time in times.items() if i in tuning.traced}
 
 
-def _probe(
+def _times_at(
     tuning: Tuning,
     competing: Round,
     entry_at: Callable[[Round, SizePoint], Entry],
-    within: DimRange,
-    near: int,
-) -> tuple[int, Times] | None:
-    """The times at a size between those that are measured in any case."""
-    assert tuning.size is not None
-    point = point_for_size(tuning.site, tuning.size, near, within)
-    if point is None or point.size is None:
-        return None
-    return point.size, _still_in(tuning, entry_at(competing, point).times)
+    point: SizePoint,
+) -> Times:
+    return _still_in(tuning, entry_at(competing, point).times)

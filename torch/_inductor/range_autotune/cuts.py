@@ -12,9 +12,10 @@ may be the faster one between them, which is measured too.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from typing import Any, TYPE_CHECKING
+from typing import Any, TYPE_CHECKING, TypeVar
 
 from .measure import ChoiceRules, lead_of_winner, loss_of_winner, RangeTimes, Times
 from .ranges import DimRange
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
     # From sizes to one of them, near the second argument, and the times there.
     MeasureWithin = Callable[[DimRange, int], tuple[int, Times] | None]
+    Gap = tuple[int, int]
+
+T = TypeVar("T")
 
 # The next size is no further than this from a cut.
 _NEAR = 1.5
@@ -49,9 +53,32 @@ def cut(
     at = _by_size(measured.at)
     if not rules.merge or len(at) < 2:
         return [measured]
-    closed: set[tuple[int, int]] = set()
+    find_gap = functools.partial(_widest_gap, rules=rules)
+    at = with_probes(at, find_gap, measure_within)
+    runs = _runs(at, rules)
+    return [
+        RangeTimes(sizes, {size: at[size] for size in run})
+        for sizes, run in zip(pieces(measured.sizes, runs), runs)
+    ]
+
+
+def with_probes(
+    at: Mapping[int, T],
+    find_gap: Callable[[Mapping[int, T], Collection[Gap]], Gap | None],
+    measure_within: Callable[[DimRange, int], tuple[int, T] | None],
+) -> dict[int, T]:
+    """
+    What was measured at sizes, and what was measured between them since.
+
+    Args:
+        at: by size, sorted.
+        find_gap: two sizes next to each other to measure between, None if that is enough;
+            not those in its second argument, with nothing to be measured between.
+        measure_within: see ``cut``.
+    """
+    at, closed = dict(at), set()
     for _ in range(_MOST_PROBES):
-        gap = _widest_gap(at, rules, closed)
+        gap = find_gap(at, closed)
         if gap is None:
             break
         low, high = gap
@@ -60,8 +87,8 @@ def cut(
         if found is None or not found[1]:
             closed.add(gap)
         else:
-            at = _by_size({**at, found[0]: found[1]})
-    return _pieces(measured.sizes, at, _runs(at, rules))
+            at = dict(sorted({**at, found[0]: found[1]}.items()))
+    return at
 
 
 def _by_size(at: Mapping[Any, Times]) -> dict[int, Times]:
@@ -81,16 +108,10 @@ def _runs(at: Mapping[int, Times], rules: ChoiceRules) -> list[list[int]]:
 
 
 def _widest_gap(
-    at: Mapping[int, Times], rules: ChoiceRules, closed: Collection[tuple[int, int]]
-) -> tuple[int, int] | None:
-    """
-    Two sizes to measure between, around a change of winners if there is one to be found.
-
-    Args:
-        closed: pairs with nothing to be measured between.
-    """
+    at: Mapping[int, Times], closed: Collection[Gap], rules: ChoiceRules
+) -> Gap | None:
+    """Around a change of winners if there is one to be found, or where one may hide."""
     runs = _runs(at, rules)
-    changes = [gap for gap in _gaps(runs) if _is_wide(*gap, _NEAR)]
     in_doubt = [
         gap
         for run in runs
@@ -98,14 +119,26 @@ def _widest_gap(
         if _is_wide(*gap, _FAR)
         and min(lead_of_winner(at[size], rules) for size in gap) < _CLOSE
     ]
-    for gaps in (changes, in_doubt):
-        if left := [gap for gap in gaps if gap not in closed]:
-            return max(left, key=lambda gap: gap[1] / gap[0])
-    return None
+    return widest_change(runs, closed) or _widest(in_doubt, closed)
 
 
-def _gaps(runs: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
-    """The last size of each run and the first of the next."""
+def widest_change(runs: Sequence[Sequence[int]], closed: Collection[Gap]) -> Gap | None:
+    """
+    The last size of a run and the first of the next, unless all such are close enough.
+
+    Args:
+        runs: of sizes with one winner, sorted.
+        closed: not these.
+    """
+    return _widest([gap for gap in _gaps(runs) if _is_wide(*gap, _NEAR)], closed)
+
+
+def _widest(gaps: Sequence[Gap], closed: Collection[Gap]) -> Gap | None:
+    left = [gap for gap in gaps if gap not in closed]
+    return max(left, key=lambda gap: gap[1] / gap[0], default=None)
+
+
+def _gaps(runs: Sequence[Sequence[int]]) -> list[Gap]:
     return [(before[-1], behind[0]) for before, behind in itertools.pairwise(runs)]
 
 
@@ -113,12 +146,8 @@ def _is_wide(low: int, high: int, limit: float) -> bool:
     return high - low > 1 and high > limit * low
 
 
-def _pieces(
-    sizes: DimRange, at: Mapping[int, Times], runs: Sequence[Sequence[int]]
-) -> list[RangeTimes]:
+def pieces(sizes: DimRange, runs: Sequence[Sequence[int]]) -> list[DimRange]:
+    """A range cut between its runs of sizes with one winner."""
     cuts = [(low + high + 1) // 2 for low, high in _gaps(runs)]
     edges = itertools.pairwise([sizes.start, *cuts, sizes.end])
-    return [
-        RangeTimes(DimRange(int(start), end), {size: at[size] for size in run})
-        for (start, end), run in zip(edges, runs)
-    ]
+    return [DimRange(int(start), end) for start, end in edges]

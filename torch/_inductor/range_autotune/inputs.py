@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import pathlib
-from typing import Any, TYPE_CHECKING
+from typing import Any, TYPE_CHECKING, TypeVar
 
 import sympy
 from torch.utils._python_dispatch import _disable_current_modes
@@ -24,12 +24,14 @@ from .ranges import DimRange
 
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from .call_site import CallSite
     from .registration import InputGenFns
 
     Values = Mapping[sympy.Symbol, int]
+
+T = TypeVar("T")
 
 # A guard such as 8 | s0 is met by one of this many neighbours of the size asked for.
 _NEIGHBOURS_TRIED = 64
@@ -141,6 +143,32 @@ def point_for_size(
         if (point := _point_by_symbol(symbol, size, wanted, within, hints))
     ]
     return min(points, key=lambda p: abs((p.size or 0) - wanted), default=None)
+
+
+def measure_within(
+    site: CallSite,
+    size: sympy.Expr | None,
+    measure: Callable[[SizePoint], T],
+) -> Callable[[DimRange, int], tuple[int, T] | None]:
+    """
+    What measures at one of some sizes, near a given one.
+
+    Args:
+        size: see ``point_for_size``.
+
+    Returns:
+        A function that returns the size and what was measured; None if no symbol's value
+        gives such a size. Not to be called where no size is dispatched on.
+    """
+
+    def measure_near(within: DimRange, near: int) -> tuple[int, T] | None:
+        assert size is not None
+        point = point_for_size(site, size, near, within)
+        if point is None or point.size is None:
+            return None
+        return point.size, measure(point)
+
+    return measure_near
 
 
 def _point_by_symbol(

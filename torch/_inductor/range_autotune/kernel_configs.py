@@ -14,8 +14,8 @@ that is 0.1 µs, and at 4096 rows it takes 1.9 µs more of 43.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
-import math
 from typing import Any, TYPE_CHECKING
 
 from ..codegen.multi_kernel import MultiKernelCall
@@ -24,7 +24,9 @@ from ..runtime.triton_heuristics import (
     CachingAutotunerPlugin,
     DEFER,
 )
-from .measure import Failure, failure_of, GpuSampler, slowdowns, Timing
+from .config_ranges import NOISE_ON_DEVICE
+from .measure import Failure, failure_of, GpuSampler, slowdowns, Timing, timing_of
+from .named_configs import content_name_of, text_of
 
 
 if TYPE_CHECKING:
@@ -32,10 +34,15 @@ if TYPE_CHECKING:
 
     import torch
 
+    # By launcher.
+    _ConfigTimes = dict[Any, Timing | Failure]
+
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
 # Of each config; the lowest counts, and a call before them loads the kernel.
 _SAMPLES = 3
+# Where it is to be told which config is better at one size.
+_SAMPLES_AGAIN = 7
 # One of a call that takes so long.
 _LONG_MS = 5.0
 # None: Inductor chooses, where it would take seconds.
@@ -46,7 +53,8 @@ class ConfigSearch(CachingAutotunerPlugin):
     """
     Calls candidates with each config of their kernels, until one is decided on.
 
-    Candidates may have kernels in common, which are decided on once.
+    Candidates may have kernels in common, which are decided on once. Between ``settle`` and
+    ``decide`` a kernel goes on with one config, and may still be called with all.
 
     Args:
         device: a GPU.
@@ -57,7 +65,9 @@ class ConfigSearch(CachingAutotunerPlugin):
         self._sampler: GpuSampler | None = None
         self._turn = 0
         self._trials: dict[CachingAutotuner, _Trial] = {}
-        self._times: dict[CachingAutotuner, list[dict[Hashable, Timing | Failure]]] = {}
+        self._times: dict[CachingAutotuner, list[_ConfigTimes]] = {}
+        self._settled: dict[CachingAutotuner, _Settled] = {}
+        self._with_events = True
         self._over = False
 
     def is_undecided(self, module: Any) -> bool:
@@ -66,20 +76,97 @@ class ConfigSearch(CachingAutotunerPlugin):
 
     def call(self, module: Any, run: Callable[[], Any]) -> None:
         """Calls a candidate, its kernels with all configs that they have."""
-        kernels = _kernels_of(module)
+        for kernel, times in self._try(_kernels_of(module), run, _SAMPLES).items():
+            self._times.setdefault(kernel, []).append(times)
+
+    def settle(self) -> None:
+        """Has each kernel go on with the config that is the best over all calls as yet."""
+        for kernel, calls in self._times.items():
+            scores = slowdowns(dict(enumerate(calls)))
+            # Somebody else may have called it meanwhile, and so decided.
+            if not scores or not set(scores) <= set(kernel.launchers):
+                continue
+            if kernel.inductor_meta.get("coordinate_descent_tuning"):
+                _keep_best(kernel, scores)  # Inductor goes on from there
+            else:
+                self._settled[kernel] = _Settled.on_best(kernel, calls, scores)
+        self._times.clear()
+
+    def has_settled(self, module: Any) -> bool:
+        """Whether a kernel of a loaded module goes on with one of several configs."""
+        return any(kernel in self._settled for kernel in _kernels_of(module))
+
+    def usual_configs(self, module: Any) -> dict[str, str]:
+        """
+        The configs that a candidate's kernels have settled on, of those that were slower
+        with it than with another one at some size.
+
+        Returns:
+            As ``named_configs`` has them: by content, as text.
+        """
+        return {
+            content_name_of(kernel.inductor_meta): usual
+            for kernel in _kernels_of(module)
+            if (settled := self._settled.get(kernel))
+            and settled.is_in_doubt()
+            and (usual := text_of(settled.best.config))
+        }
+
+    def times_with_each(
+        self, module: Any, run: Callable[[], Any]
+    ) -> dict[str, dict[str, Timing | Failure]]:
+        """
+        Calls a candidate again, its kernels with all their configs.
+
+        Returns:
+            Of kernels that have settled, by content: the times of a call by config.
+        """
+        settled = {
+            k: self._settled[k] for k in _kernels_of(module) if k in self._settled
+        }
+        try:
+            for kernel in settled:
+                kernel.launchers, kernel._cached_launcher = settled[kernel].all, None
+            tried = self._try([*settled], run, _SAMPLES_AGAIN)
+        finally:
+            for kernel in settled:
+                kernel.launchers = settled[kernel].kept
+        return {
+            content_name_of(kernel.inductor_meta): {
+                text: time
+                for launcher, time in times.items()
+                if (text := text_of(launcher.config))
+            }
+            for kernel, times in tried.items()
+        }
+
+    def decide(self) -> None:
+        """Has each kernel keep the config that it has settled on."""
+        for kernel, settled in self._settled.items():
+            if kernel.launchers is settled.kept:
+                kernel.launchers, kernel._cached_launcher = settled.all, None
+                _keep_best(kernel, settled.scores)
+        self._settled.clear()
+        self._trials.clear()
+        self._sampler = None
+        self._over = True
+
+    def _try(
+        self, kernels: Sequence[CachingAutotuner], run: Callable[[], Any], samples: int
+    ) -> dict[CachingAutotuner, _ConfigTimes]:
+        """Times of a call by config, for each of the kernels that have several."""
         self._trials.clear()
         try:
             for kernel in kernels:
                 kernel._plugins.append(self)
-            self._try_configs(run)
+            self._try_configs(run, samples)
         finally:
             for kernel in kernels:
                 kernel._plugins[:] = [p for p in kernel._plugins if p is not self]
-        for kernel, trial in self._trials.items():
-            if times := trial.times():
-                self._times.setdefault(kernel, []).append(times)
+        tried = {kernel: trial.times() for kernel, trial in self._trials.items()}
+        return {kernel: times for kernel, times in tried.items() if times}
 
-    def _try_configs(self, run: Callable[[], Any]) -> None:
+    def _try_configs(self, run: Callable[[], Any], samples: int) -> None:
         self._take_turn(0, run)
         if not self._trials:
             return
@@ -89,9 +176,11 @@ class ConfigSearch(CachingAutotunerPlugin):
         turns = max(len(kernel.launchers) for kernel in self._trials)
         for turn in range(1, turns):
             self._take_turn(turn, run)
-        for turn in range(1, _SAMPLES * turns):  # that of turn 0 is there
+        for turn in range(1, samples * turns):  # that of turn 0 is there
             if self._sample(turn, run) > _LONG_MS and turn >= turns - 1:
+                samples = 1
                 break
+        self._sample_undisturbed(run, samples)
 
     def _take_turn(self, turn: int, run: Callable[[], Any]) -> None:
         """One call, its kernels with the config whose turn it is."""
@@ -101,24 +190,28 @@ class ConfigSearch(CachingAutotunerPlugin):
         run()
 
     def _sample(self, turn: int, run: Callable[[], Any]) -> float:
-        """The time of such a call in ms, the fastest if the sampler repeats it."""
-        calls: list[tuple[Any, Any, dict[_Trial, list[_Launch]]]] = []
+        """Notes what launches take in such a call, the fastest if the sampler repeats it."""
+        calls: list[dict[_Trial, list[_Launch]]] = []
 
         def call() -> None:
-            start, end = self._gpu.event(), self._gpu.event()
-            start.record()
             self._take_turn(turn, run)
-            end.record()
-            trials = self._trials.values()
-            calls.append((start, end, {trial: trial.launches for trial in trials}))
+            calls.append({trial: trial.launches for trial in self._trials.values()})
 
-        self._gpu(call)
-        call_ms, fastest = min(
-            ((start.elapsed_time(end), i) for i, (start, end, _) in enumerate(calls))
-        )
-        for trial, launches in calls[fastest][-1].items():
-            trial.note(launches, call_ms)
+        call_ms = self._gpu(call)
+        for trial in calls[-1]:
+            trial.note([launches[trial] for launches in calls if launches.get(trial)])
         return call_ms
+
+    def _sample_undisturbed(self, run: Callable[[], Any], samples: int) -> None:
+        """Notes what a call takes without events in it, which make a short one longer."""
+        self._with_events = False
+        try:
+            turn = functools.partial(self._take_turn, 0, run)
+            call_ms = min(self._gpu(turn) for _ in range(samples))
+        finally:
+            self._with_events = True
+        for trial in self._trials.values():
+            trial.note_call(call_ms)
 
     @property
     def _gpu(self) -> GpuSampler:
@@ -144,7 +237,8 @@ class ConfigSearch(CachingAutotunerPlugin):
             if launcher in trial.failures:
                 continue
             start, end = self._gpu.event(), self._gpu.event()
-            start.record()
+            if self._with_events:
+                start.record()
             try:
                 result = launcher(*args, **kwargs, stream=stream)
             except Exception as e:
@@ -152,22 +246,11 @@ class ConfigSearch(CachingAutotunerPlugin):
                 if len(trial.failures) == len(launchers):
                     raise
                 continue
-            end.record()
+            if self._with_events:
+                end.record()
             trial.launches.append(_Launch(launcher, start, end))
             return result
         return DEFER
-
-    def decide(self) -> None:
-        """Has each kernel keep the config that is the best over all calls as yet."""
-        for kernel, calls in self._times.items():
-            scores = slowdowns(dict(enumerate(calls)))
-            # Somebody else may have called it meanwhile, and so decided.
-            if scores and set(scores) <= set(kernel.launchers):
-                _keep_best(kernel, scores)
-        self._times.clear()
-        self._trials.clear()
-        self._sampler = None
-        self._over = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,6 +261,10 @@ class _Launch:
     start: Any
     end: Any
 
+    def ms(self) -> float:
+        """Between the events."""
+        return self.start.elapsed_time(self.end)
+
 
 @dataclasses.dataclass(eq=False)
 class _Trial:
@@ -187,32 +274,87 @@ class _Trial:
     Args:
         launches: those of the call at hand.
         failures: of configs that raised.
-        lowest_ms: of each config, its launches within one call together.
-        rest_ms: what is left of a call without them, at the lowest.
+        own_ms: of each config, its launches within one call together.
+        rest_ms: what is left of a call without them; None if that is not known.
     """
 
     launches: list[_Launch] = dataclasses.field(default_factory=list)
     failures: dict[Hashable, Failure] = dataclasses.field(default_factory=dict)
-    lowest_ms: dict[Hashable, float] = dataclasses.field(default_factory=dict)
-    rest_ms: float = math.inf
+    own_ms: dict[Hashable, list[float]] = dataclasses.field(default_factory=dict)
+    rest_ms: float | None = None
 
-    def note(self, launches: Sequence[_Launch], call_ms: float) -> None:
-        """Adds a call that is done, unless its launches were not all with one config."""
-        configs = {launch.launcher for launch in launches}
-        if len(configs) != 1:
-            return
-        (config,) = configs
-        own_ms = sum(launch.start.elapsed_time(launch.end) for launch in launches)
-        self.lowest_ms[config] = min(own_ms, self.lowest_ms.get(config, math.inf))
-        self.rest_ms = min(self.rest_ms, call_ms - own_ms)
+    def note(self, calls: Sequence[Sequence[_Launch]]) -> None:
+        """Adds the fastest of some calls, unless their launches were not with one config."""
+        config = _config_of([launch for launches in calls for launch in launches])
+        if config is not None:
+            ms = min(sum(launch.ms() for launch in launches) for launches in calls)
+            self.own_ms.setdefault(config, []).append(ms)
 
-    def times(self) -> dict[Hashable, Timing | Failure]:
+    def note_call(self, call_ms: float) -> None:
+        """Says what the call at hand took without events in it."""
+        config = _config_of(self.launches)
+        if config in self.own_ms:
+            self.rest_ms = call_ms - min(self.own_ms[config])
+
+    def times(self) -> _ConfigTimes:
         """Those of a call with each config; none if none was sampled."""
-        if not self.lowest_ms:
+        if self.rest_ms is None:
             return {}
-        lowest = self.lowest_ms.items()
-        timings = {config: Timing(self.rest_ms + ms) for config, ms in lowest}
+        timings = {
+            config: timing_of([self.rest_ms + ms for ms in samples])
+            for config, samples in self.own_ms.items()
+        }
         return {**timings, **self.failures}
+
+
+def _config_of(launches: Sequence[_Launch]) -> Hashable | None:
+    """The one that all have; None if they differ or there are none."""
+    configs = {launch.launcher for launch in launches}
+    return configs.pop() if len(configs) == 1 else None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Settled:
+    """
+    A kernel that goes on with one of its configs.
+
+    Args:
+        all: what launches it, with each config.
+        kept: the one that it goes on with.
+        scores: by launcher, the lowest is the best.
+        calls: the times that they follow from.
+    """
+
+    all: list[Any]
+    kept: list[Any]
+    scores: Mapping[Hashable, float]
+    calls: Sequence[_ConfigTimes]
+
+    @classmethod
+    def on_best(
+        cls,
+        kernel: CachingAutotuner,
+        calls: Sequence[_ConfigTimes],
+        scores: Mapping[Any, float],
+    ) -> _Settled:
+        """A kernel that has several, from now on with the best."""
+        best = min(scores, key=scores.__getitem__)
+        settled = cls(kernel.launchers, [best], scores, calls)
+        kernel.launchers = settled.kept
+        return settled
+
+    @property
+    def best(self) -> Any:
+        """The launcher that is kept."""
+        return self.kept[0]
+
+    def is_in_doubt(self) -> bool:
+        """Whether another was faster in one of the calls, be that by chance."""
+        for times in self.calls:
+            ms = {c: time.ms for c, time in times.items() if isinstance(time, Timing)}
+            if ms[self.best] > (1 + NOISE_ON_DEVICE) * min(ms.values()):
+                return True
+        return False
 
 
 def _kernels_of(module: Any) -> list[CachingAutotuner]:

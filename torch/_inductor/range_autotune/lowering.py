@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 from typing import Any, TYPE_CHECKING
 
@@ -19,14 +20,16 @@ from .cache_key import Unhashable
 from .call_site import CallSite, NotTunable
 from .candidates import CandidateError, FALLBACK_INDEX, one_line
 from .collectives import has_collective
+from .config_ranges import Winner, with_configs
 from .deferred import defer, lowered_as_not_registered
 from .dispatch import emit_dispatch, emit_winner
 from .graph_text import SymbolNames
 from .inputs import hint
 from .measure import choose_winners
+from .named_configs import PATCH
 from .ranges import DimRange, fill_gaps, Segment
 from .recall import recall
-from .report import log_header, log_winners
+from .report import log_header, log_kernel_configs, log_winners
 from .rounds import measure_rounds
 from .stale_code import note_lowered
 from .tuning import as_for, known_tunings, outermost_graph, prepare, Tuning
@@ -35,6 +38,7 @@ from .tuning import as_for, known_tunings, outermost_graph, prepare, Tuning
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from .candidates import TracedCandidate
     from .registration import Registration
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
@@ -144,7 +148,7 @@ def _place(registration: Registration, site: CallSite) -> Any:
     return id(registration), config.get_hash(), text, on, tuple(hints)
 
 
-def decide(tuning: Tuning) -> tuple[Segment[int], ...]:
+def decide(tuning: Tuning) -> tuple[Segment[Winner], ...]:
     """Measures and chooses: the winner table, over all sizes that can occur."""
     source = tuning.source
     if source.winners is None:
@@ -154,7 +158,7 @@ def decide(tuning: Tuning) -> tuple[Segment[int], ...]:
     return source.winners
 
 
-def _measure_and_choose(tuning: Tuning) -> tuple[Segment[int], ...]:
+def _measure_and_choose(tuning: Tuning) -> tuple[Segment[Winner], ...]:
     log_header(tuning)
     if not tuning.ranks and has_collective(t.graph for t in tuning.traced.values()):
         log.warning(
@@ -162,7 +166,7 @@ def _measure_and_choose(tuning: Tuning) -> tuple[Segment[int], ...]:
             "measure them with: the op itself runs",
             tuning.name,
         )
-        return (Segment(tuning.bounds, FALLBACK_INDEX),)
+        return (Segment(tuning.bounds, Winner(FALLBACK_INDEX)),)
     if not tuning.measured:
         with preserve_rng_state(), _as_compiled_code():
             measure_rounds(tuning, known_tunings(outermost_graph()).values())
@@ -170,7 +174,9 @@ def _measure_and_choose(tuning: Tuning) -> tuple[Segment[int], ...]:
             torch.get_device_module(tuning.device).empty_cache()
     winners = choose_winners(tuning.measured, tuning.choice_rules())
     log_winners(tuning, tuning.measured, winners)
-    return _over_possible_sizes(winners, tuning.bounds)
+    log_kernel_configs(tuning.kernel_configs)
+    configured = with_configs(winners, tuning.kernel_configs)
+    return _over_possible_sizes(configured, tuning.bounds)
 
 
 @contextlib.contextmanager
@@ -188,22 +194,31 @@ def _as_compiled_code() -> Iterator[None]:
 
 
 def _over_possible_sizes(
-    winners: Sequence[Segment[int]], bounds: DimRange
-) -> tuple[Segment[int], ...]:
+    winners: Sequence[Segment[Winner]], bounds: DimRange
+) -> tuple[Segment[Winner], ...]:
     """Winners for the sizes that can occur; the op itself for those without a range."""
     possible = [
         Segment(sizes, segment.winner)
         for segment in winners
         if (sizes := segment.sizes.intersect(bounds))
     ]
-    return fill_gaps(possible, bounds, FALLBACK_INDEX)
+    return fill_gaps(possible, bounds, Winner(FALLBACK_INDEX))
+
+
+def _to_emit(tuning: Tuning, winner: Winner) -> TracedCandidate:
+    traced = tuning.traced[winner.index]
+    if not winner.kernel_configs:
+        return traced
+    patches = {**traced.candidate.config_patches, PATCH: dict(winner.kernel_configs)}
+    candidate = dataclasses.replace(traced.candidate, config_patches=patches)
+    return dataclasses.replace(traced, candidate=candidate)
 
 
 def emit(
-    tuning: Tuning, winners: Sequence[Segment[int]], realized: bool = False
+    tuning: Tuning, winners: Sequence[Segment[Winner]], realized: bool = False
 ) -> list[ir.TensorBox]:
     """Lowers the winner, or the dispatch among several; see ``emit_winner``."""
-    table = [Segment(s.sizes, tuning.traced[s.winner]) for s in winners]
+    table = [Segment(s.sizes, _to_emit(tuning, s.winner)) for s in winners]
     if len(table) == 1:
         winner = table[0].winner
         return emit_winner(winner, tuning.site, tuning.outputs, realized)

@@ -7,15 +7,24 @@ from typing import TYPE_CHECKING
 
 from .candidates import FALLBACK_INDEX
 from .collectives import known_to_all_ranks
-from .conclusions import conclude, judge, reject_failures
-from .inputs import have_memory, SizePoint
+from .conclusions import choose_kernel_configs, conclude, judge, reject_failures
+from .inputs import have_memory, hint_point, SizePoint
+from .measure import choose_winners
 from .places import in_order, points_of_rounds
-from .timing_cache import candidate_text, Entry, lookup, place_text, store
+from .timing_cache import (
+    Entry,
+    lookup,
+    lookup_record,
+    place_text,
+    store,
+    store_record,
+)
 
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from .config_ranges import ConfigRecord, ConfigTimes
     from .tuning import Round, Tuning
 
 
@@ -25,12 +34,27 @@ def recall(tuning: Tuning) -> bool:
 
     Candidates that failed there are out here, too.
     """
+    try:
+        _recall_times(tuning)
+        if may_have_kernel_configs(tuning):
+            _recall_kernel_configs(tuning)
+    except _NotKnown:
+        tuning.measured = []
+        return False
+    return True
+
+
+def _recall_times(tuning: Tuning) -> None:
+    """
+    Raises:
+        _NotKnown: if something was not measured.
+    """
     points = points_of_rounds(tuning)
     entries = _known_entries(tuning, points)
     if tuning.ranks:
         entries = known_to_all_ranks(entries, tuning.ranks)
     if entries is None:
-        return False
+        raise _NotKnown
 
     def learn(competing: Round, point: SizePoint, entry: Entry) -> None:
         judge(tuning, entry.comparisons, point)
@@ -48,11 +72,7 @@ def recall(tuning: Tuning) -> bool:
     for number, point in in_order(tuning, points):
         entry = entries[number][points[number].index(point)]
         learn(tuning.rounds[number], point, entry)
-    try:
-        conclude(tuning, points, entries, known_between)
-    except _NotKnown:
-        return False
-    return True
+    conclude(tuning, points, entries, known_between)
 
 
 class _NotKnown(Exception):
@@ -94,6 +114,60 @@ def remember(tuning: Tuning, competing: Round, point: SizePoint, entry: Entry) -
         store(place, texts, dataclasses.replace(entry, times=times))
 
 
+def may_have_kernel_configs(tuning: Tuning) -> bool:
+    """Whether kernels' configs may differ by size; ranks in step leave them to Inductor."""
+    symbolic = tuning.size is not None and bool(tuning.size.free_symbols)
+    return symbolic and not tuning.ranks and tuning.device.type != "cpu"
+
+
+def known_record(tuning: Tuning, index: int) -> ConfigRecord | None:
+    """What an earlier process found out about the configs of a candidate's kernels."""
+    place, text = _place_of_record(tuning), tuning.text_of(index)
+    if place is None or text is None:
+        return None
+    return lookup_record(place, text)
+
+
+def remember_records(tuning: Tuning, records: Mapping[int, ConfigRecord]) -> None:
+    """For later processes, in which kernels have the config that they are to keep only."""
+    place = _place_of_record(tuning)
+    for index, record in records.items():
+        text = tuning.text_of(index)
+        if place is not None and text is not None:
+            store_record(place, text, record)
+
+
+def _place_of_record(tuning: Tuning) -> str | None:
+    """The call site at any size."""
+    assert tuning.size is not None
+    dispatched = tuning.size.free_symbols
+    hints = hint_point(tuning.site).values
+    values = {s: value for s, value in hints.items() if s not in dispatched}
+    options = tuning.registration.options
+    return place_text(tuning.site, options, values, tuning.hosts)
+
+
+def _recall_kernel_configs(tuning: Tuning) -> None:
+    """
+    Raises:
+        _NotKnown: if something was not measured.
+    """
+
+    def known_at(index: int, point: SizePoint) -> ConfigTimes:
+        if point.size not in records[index].at:
+            raise _NotKnown
+        return records[index].at[point.size]
+
+    winners = choose_winners(tuning.measured, tuning.choice_rules())
+    records: dict[int, ConfigRecord] = {}
+    for index in {won.winner for won in winners} - {FALLBACK_INDEX}:
+        record = known_record(tuning, index)
+        if record is None:
+            raise _NotKnown
+        records[index] = record
+    choose_kernel_configs(tuning, records, known_at)
+
+
 def _cache_entry(
     tuning: Tuning, competing: Round, point: SizePoint
 ) -> tuple[str | None, dict[int, str]]:
@@ -104,9 +178,7 @@ def _cache_entry(
             continue
         if index == FALLBACK_INDEX and not tuning.fallback_competes:
             continue
-        if index not in tuning.texts:
-            tuning.texts[index] = candidate_text(tuning.traced[index])
-        text = tuning.texts[index]
+        text = tuning.text_of(index)
         if text is None:
             return None, {}
         texts[index] = text

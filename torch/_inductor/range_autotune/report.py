@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .candidates import Rejection
+    from .config_ranges import KernelConfigs
     from .measure import RangeTimes
     from .ranges import DimRange, Segment
     from .registration import Registration
@@ -85,6 +86,16 @@ def log_winners(
         log.info("=== Different ranges selected different implementations ===")
     else:
         log.info("=== All ranges selected the same implementation ===")
+
+
+def log_kernel_configs(configs: Sequence[Segment[KernelConfigs]]) -> None:
+    """Where kernels do not have their usual configs; which ones at DEBUG."""
+    for part in configs:
+        if part.winner:
+            number = len(part.winner)
+            log.info("Range %s: %d kernels have another config", part.sizes, number)
+        for kernel, text in part.winner:
+            log.debug("  Kernel %s in range %s: %s", kernel, part.sizes, text)
 
 
 def _log_cuts(tuning: Tuning, measured: Sequence[RangeTimes]) -> None:

@@ -10,14 +10,20 @@ from .. import config
 from . import compiling
 from .candidates import FALLBACK_INDEX, one_line
 from .collectives import common_comparisons, common_to_all_ranks, time_in_step
-from .conclusions import conclude, judge, reject_failures
+from .conclusions import choose_kernel_configs, conclude, judge, reject_failures
+from .config_ranges import ConfigRecord
 from .inputs import make_inputs, may_hold, SizePoint
 from .kernel_configs import ConfigSearch
 from .limits import call_within, is_out_of_memory, time_limit_s
 from .measure import Failure, time_candidates, Times
 from .numerics import find_mismatch, NotCompared
 from .places import in_order, points_of_rounds, spread
-from .recall import remember
+from .recall import (
+    known_record,
+    may_have_kernel_configs,
+    remember,
+    remember_records,
+)
 from .timing_cache import Entry
 from .trial import try_in_process
 from .tuning import LEFT_OUT_ELSEWHERE
@@ -27,6 +33,7 @@ from .tuning_progress import tuning_progress
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from .config_ranges import ConfigTimes
     from .numerics import Comparison
     from .subgraph_module import SubgraphModule
     from .tuning import Round, Tuning
@@ -56,7 +63,7 @@ def measure_rounds(tuning: Tuning, beside: Iterable[Tuning] = ()) -> None:
         search = ConfigSearch(tuning.device)
         loaded = _caller(tuning, order[0], inputs, search)
         compiling.wait(tuning, progress.done, loaded)
-        _decide_on_configs(tuning, order, inputs, search)
+        _settle_on_configs(tuning, order, inputs, search)
         if tuning.device.type == "cpu":
             compiling.wait_for_quiet(beside)
 
@@ -76,6 +83,9 @@ def measure_rounds(tuning: Tuning, beside: Iterable[Tuning] = ()) -> None:
             found[number, point.size] = measure(tuning.rounds[number], point)
         entries = [[found[i, p.size] for p in row] for i, row in enumerate(points)]
         conclude(tuning, points, entries, measure_between)
+        if may_have_kernel_configs(tuning):
+            _compare_configs(tuning, search)
+        search.decide()
 
 
 def _measure_point(
@@ -211,7 +221,7 @@ def _call_ahead(
         log.debug("%s: a call ahead of time failed", tuning.name, exc_info=e)
 
 
-def _decide_on_configs(
+def _settle_on_configs(
     tuning: Tuning,
     places: Sequence[tuple[int, SizePoint]],
     inputs: list[Any],
@@ -236,7 +246,49 @@ def _decide_on_configs(
             for index in undecided:
                 _call_ahead(tuning, index, point, inputs, search)
             inputs.clear()
-    search.decide()
+    search.settle()
+
+
+def _compare_configs(tuning: Tuning, search: ConfigSearch) -> None:
+    """Calls winners with other configs of their kernels; keeps those of parts of ranges."""
+    records: dict[int, ConfigRecord] = {}
+    for index, module in tuning.modules.items():
+        if search.has_settled(module.load()):
+            records[index] = ConfigRecord(search.usual_configs(module.load()))
+        else:
+            # Its kernels have no other configs, or were decided on by another process.
+            records[index] = known_record(tuning, index) or ConfigRecord()
+
+    def times_at(index: int, point: SizePoint) -> ConfigTimes:
+        at = records[index].at
+        assert point.size is not None
+        if point.size not in at:
+            at[point.size] = _config_times(tuning, index, search, point)
+        return at[point.size]
+
+    choose_kernel_configs(tuning, records, times_at)
+    remember_records(tuning, records)
+
+
+def _config_times(
+    tuning: Tuning, index: int, search: ConfigSearch, point: SizePoint
+) -> ConfigTimes:
+    """What a call of a candidate takes with each config of its kernels, if that can be told."""
+
+    def call() -> ConfigTimes:
+        module = tuning.modules[index]
+        run = _runner(module, _inputs(tuning, point))
+        return search.times_with_each(module.load(), run)
+
+    if _too_large(tuning, point):
+        return {}
+    try:
+        times = call_within(time_limit_s(), "a call of it", call)
+    except Exception as e:
+        log.debug("%s: a call with other configs failed", tuning.name, exc_info=e)
+        return {}
+    log.debug("%s: with each config at size %s: %s", tuning.name, point.size, times)
+    return times
 
 
 def _reject_in_process(tuning: Tuning, competing: Round, point: SizePoint) -> None:

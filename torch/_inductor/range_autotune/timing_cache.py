@@ -28,6 +28,7 @@ import torch
 from .. import config
 from ..runtime.cache_dir_utils import cache_dir
 from .cache_key import content_digest, digest, Unhashable
+from .config_ranges import ConfigRecord
 from .graph_text import graph_text, SymbolNames
 from .measure import Failure, Timing
 from .numerics import NotCompared
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
     from .call_site import CallSite
     from .candidates import TracedCandidate
+    from .config_ranges import ConfigTimes
     from .inputs import Values
     from .measure import Times
     from .numerics import Comparison
@@ -231,14 +233,70 @@ def store(place: str, candidates: Mapping[int, str], entry: Entry) -> None:
 
     Failures that may pass are left out, so that these candidates are measured again.
     """
-    path = _path(place)
+    _write(_path(place), _to_json(entry, candidates))
+
+
+def lookup_record(place: str, candidate: str) -> ConfigRecord | None:
+    """
+    What was found out about the configs of a candidate's kernels; None if nothing was.
+
+    Args:
+        place: as ``place_text`` gives it, the dispatch dimension without a value.
+        candidate: as ``candidate_text`` gives it.
+    """
+    path = _path(_of_configs(place, candidate))
+    if path is None:
+        return None
+    try:
+        content = json.loads(path.read_text())
+        if content["format"] != _FORMAT:
+            return None
+        usual = {str(kernel): str(name) for kernel, name in content["usual"].items()}
+        at = {int(size): _times_from_json(times) for size, times in content["at"]}
+        return ConfigRecord(usual, at)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def store_record(place: str, candidate: str, record: ConfigRecord) -> None:
+    """Keeps what ``lookup_record`` finds."""
+    at = [
+        (
+            size,
+            {
+                kernel: {name: _time_to_json(time) for name, time in configs.items()}
+                for kernel, configs in times.items()
+            },
+        )
+        for size, times in record.at.items()
+    ]
+    path = _path(_of_configs(place, candidate))
+    _write(path, {"usual": {**record.usual}, "at": at})
+
+
+def _of_configs(place: str, candidate: str) -> str:
+    return f"{place}\nconfigs of {candidate}"
+
+
+def _times_from_json(saved: Mapping[str, Any]) -> ConfigTimes:
+    return {
+        kernel: {
+            str(name): time
+            for name, known in configs.items()
+            if (time := _time_from_json(known)) is not None
+        }
+        for kernel, configs in saved.items()
+    }
+
+
+def _write(path: pathlib.Path | None, content: Mapping[str, Any]) -> None:
     if path is None:
         return
     from ..codecache import write_atomic
 
-    content = json.dumps(_to_json(entry, candidates), indent=1)
+    text = json.dumps({"format": _FORMAT, **content}, indent=1)
     try:
-        write_atomic(str(path), content, make_dirs=True)
+        write_atomic(str(path), text, make_dirs=True)
     except OSError as e:
         log.info("Measured times cannot be cached: %s", e)
 
@@ -264,7 +322,7 @@ def _to_json(entry: Entry, candidates: Mapping[int, str]) -> dict[str, Any]:
         for index, text in candidates.items()
         if _lasts(entry, index)
     }
-    return {"format": _FORMAT, "too_large": entry.too_large, "candidates": known}
+    return {"too_large": entry.too_large, "candidates": known}
 
 
 def _lasts(entry: Entry, index: int) -> bool:

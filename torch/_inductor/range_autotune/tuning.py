@@ -37,12 +37,14 @@ from .collectives import (
     ranks_of,
     topology,
 )
+from .config_ranges import Winner
 from .inputs import size_bounds
 from .kernel_forms import with_persistent_reductions
 from .measure import ChoiceRules, Failure
 from .ranges import ANY_SIZE, DimRange, fill_gaps, merge_neighbours, Segment
 from .registration import Contest, make_contest, Registration
 from .report import warn_left_out
+from .timing_cache import candidate_text
 
 
 if TYPE_CHECKING:
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
 
     from .. import ir
     from ..graph import GraphLowering
+    from .config_ranges import KernelConfigs
     from .measure import RangeTimes
     from .subgraph_module import SubgraphModule
 
@@ -100,6 +103,7 @@ class Tuning:
         not_compared: whose were not, at a size, and why.
         texts: of candidates, for the timing cache; None for those that it cannot know.
         measured: the times that the winners follow from, range by range.
+        kernel_configs: for parts of the ranges of winners, where they are not the usual.
         winners: over all sizes that can occur; None until it is decided.
         branches: of dispatches, lowered; equal call sites share them.
         first: an equal call site, which is compiled and measured in this one's place.
@@ -123,7 +127,8 @@ class Tuning:
     not_compared: dict[int, str] = dataclasses.field(default_factory=dict)
     texts: dict[int, str | None] = dataclasses.field(default_factory=dict)
     measured: list[RangeTimes] = dataclasses.field(default_factory=list)
-    winners: tuple[Segment[int], ...] | None = None
+    kernel_configs: tuple[Segment[KernelConfigs], ...] = ()
+    winners: tuple[Segment[Winner], ...] | None = None
     branches: dict[Any, ir.Subgraph] = dataclasses.field(default_factory=dict)
     first: Tuning | None = None
 
@@ -147,6 +152,12 @@ class Tuning:
         """Whether the op itself may win by its time; it is the last resort in any case."""
         forced = config.test_configs.force_custom_op_decomposition is False
         return self.registration.options.include_fallback or forced
+
+    def text_of(self, index: int) -> str | None:
+        """A candidate that is in, or was before, as the timing cache knows it."""
+        if index not in self.texts:
+            self.texts[index] = candidate_text(self.traced[index])
+        return self.texts[index]
 
     def choice_rules(self) -> ChoiceRules:
         """How the winners follow from the times."""
@@ -261,9 +272,9 @@ def _decide_without_times(tuning: Tuning) -> None:
     for index, traced in tuning.traced.items():
         if tuning.enters_all_rounds(index):
             tuning.traced = {index: traced}
-            ranges = [Segment(r.possible, index) for r in tuning.rounds]
+            ranges = [Segment(r.possible, Winner(index)) for r in tuning.rounds]
             tuning.winners = merge_neighbours(
-                fill_gaps(ranges, tuning.bounds, FALLBACK_INDEX)
+                fill_gaps(ranges, tuning.bounds, Winner(FALLBACK_INDEX))
             )
             return
     raise NotTunable("no implementation is for all ranges, and no times decide")

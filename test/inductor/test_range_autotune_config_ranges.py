@@ -1,0 +1,279 @@
+# Owner(s): ["module: inductor"]
+"""Tests of ``torch._inductor.range_autotune.config_ranges``: times are made up."""
+
+import itertools
+import math
+from unittest import mock
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from range_autotune_testing import OpTestCase
+from test_custom_op_autotune import made_up_times
+from torch._inductor.test_case import run_tests, TestCase
+
+import torch
+from torch._inductor import config
+from torch._inductor.kernel.custom_op import CustomOpRangeConfig
+from torch._inductor.range_autotune import (
+    config_ranges,
+    dispatch,
+    lowering,
+    recall,
+    rounds,
+)
+from torch._inductor.range_autotune.config_ranges import (
+    configs_by_range,
+    excesses,
+    Winner,
+    with_configs,
+)
+from torch._inductor.range_autotune.cuts import _NEAR
+from torch._inductor.range_autotune.kernel_configs import ConfigSearch
+from torch._inductor.range_autotune.measure import Failure, Timing
+from torch._inductor.range_autotune.named_configs import PATCH
+from torch._inductor.range_autotune.ranges import ANY_SIZE, DimRange, Segment
+
+
+class Kernels:
+    """
+    Times of a call by kernel, config and size.
+
+    Args:
+        models: from a size to ms, or to None for a failure, by kernel and config.
+    """
+
+    def __init__(self, **models):
+        self.models = models
+        self.measured = []
+
+    def at(self, size):
+        self.measured.append(size)
+        return {
+            kernel: {
+                name: Timing(ms) if (ms := model(size)) else Failure("no")
+                for name, model in configs.items()
+            }
+            for kernel, configs in self.models.items()
+        }
+
+    def within(self, sizes, near):
+        assert near in sizes
+        return near, self.at(near)
+
+    def choose(self, sizes=(1, 64, 512, 4096), usual="usual", over=ANY_SIZE):
+        usual = dict.fromkeys(self.models, usual)
+        at = {size: self.at(size) for size in sizes}
+        return configs_by_range(over, at, usual, self.within)
+
+
+def large_from(limit, gain):
+    """Two configs: the usual one is better below a size by so much, the other above."""
+    return {
+        "usual": lambda size: 1.0 if size < limit else 1.0 + gain,
+        "large": lambda size: 1.0 + gain if size < limit else 1.0,
+    }
+
+
+class TestConfigsByRange(TestCase):
+    def test_another_config_where_it_gains_something(self):
+        kernels = Kernels(norm=large_from(1000, 0.05))
+        low, high = kernels.choose()
+        self.assertEqual(low.winner, ())
+        self.assertEqual(high.winner, (("norm", "large"),))
+        self.assertEqual((low.sizes.start, high.sizes.end), (0, math.inf))
+        self.assertEqual(low.sizes.end, high.sizes.start)
+        self.assertLess(abs(math.log(low.sizes.end / 1000)), math.log(_NEAR))
+
+    def test_the_usual_ones_where_nothing_is_gained(self):
+        kernels = Kernels(norm=large_from(1000, 0.015))
+        self.assertEqual(kernels.choose(), [Segment(ANY_SIZE, ())])
+        self.assertEqual(kernels.measured, [1, 64, 512, 4096])
+
+    def test_another_config_everywhere(self):
+        kernels = Kernels(norm=large_from(0, 0.05))
+        self.assertEqual(kernels.choose(), [Segment(ANY_SIZE, (("norm", "large"),))])
+
+    def test_the_best_in_the_middle_costs_two_cuts(self):
+        def configs(gain):
+            return {
+                "usual": lambda size: 1.0 + gain * (100 < size < 1000),
+                "other": lambda size: 1.0 + gain * (not 100 < size < 1000),
+            }
+
+        for gain, parts in ((0.03, 1), (0.05, 3)):
+            chosen = Kernels(k=configs(gain)).choose((1, 300, 4096))
+            self.assertEqual(len(chosen), parts)
+
+    def test_kernels_that_change_at_two_sizes(self):
+        kernels = Kernels(b=large_from(100, 0.1), a=large_from(1000, 0.1))
+        low, middle, high = (part.winner for part in kernels.choose())
+        self.assertEqual(low, ())
+        self.assertEqual(middle, (("b", "large"),))
+        self.assertEqual(high, (("a", "large"), ("b", "large")))
+
+    def test_a_config_that_fails_at_some_sizes(self):
+        kernels = Kernels(
+            k={
+                "usual": lambda size: 2.0,
+                "small": lambda size: 1.0 if size < 100 else None,
+            }
+        )
+        low, high = kernels.choose()
+        self.assertEqual((low.winner, high.winner), ((("k", "small"),), ()))
+        self.assertIn(low.sizes.end, DimRange(64, 140))
+
+    def test_where_all_fail(self):
+        kernels = Kernels(k={"usual": lambda size: None, "other": lambda size: None})
+        self.assertEqual(kernels.choose(), [Segment(ANY_SIZE, ())])
+
+    def test_a_kernel_that_is_not_launched_at_all_sizes(self):
+        kernels = Kernels(often=large_from(0, 0.05), once=large_from(0, 0.05))
+        at = {1: kernels.at(1), 2: {"often": kernels.at(2)["often"]}}
+        usual = {"often": "usual", "once": "usual"}
+        (part,) = configs_by_range(ANY_SIZE, at, usual, lambda *_: None)
+        self.assertEqual(part.winner, (("often", "large"), ("once", "large")))
+
+    def test_one_that_nothing_is_to_be_chosen_for(self):
+        kernels = Kernels(norm=large_from(0, 0.05), sum=large_from(0, 0.05))
+        at = {1: kernels.at(1)}
+        (part,) = configs_by_range(
+            DimRange(1, 2), at, {"sum": "usual"}, lambda *_: None
+        )
+        self.assertEqual(part, Segment(DimRange(1, 2), (("sum", "large"),)))
+
+    def test_where_nothing_can_be_measured_between(self):
+        kernels = Kernels(norm=large_from(1000, 0.05))
+        kernels.within = lambda sizes, near: None
+        low, _ = kernels.choose((10, 2000))
+        self.assertEqual(low.sizes.end, 1005)
+
+    @settings(deadline=None, max_examples=60)
+    @given(
+        st.lists(
+            st.lists(st.integers(0, 6), min_size=3, max_size=3), min_size=1, max_size=5
+        )
+    )
+    def test_no_other_way_to_cut_loses_less(self, table):
+        sizes = [10**i for i in range(len(table))]
+        names = ("usual", "first", "second")
+        at = {
+            size: {"k": {n: Timing(1 + ms / 100) for n, ms in zip(names, row)}}
+            for size, row in zip(sizes, table)
+        }
+        parts = configs_by_range(ANY_SIZE, at, {"k": "usual"}, lambda *_: None)
+
+        def loss(chosen):
+            cuts = sum(a != b for a, b in itertools.pairwise(chosen))
+            lost = sum(excesses(at[s]["k"])[n] for s, n in zip(sizes, chosen))
+            return lost + config_ranges._WORTH * cuts
+
+        chosen = [
+            dict(next(p.winner for p in parts if size in p.sizes)).get("k", "usual")
+            for size in sizes
+        ]
+        least = min(map(loss, itertools.product(names, repeat=len(sizes))))
+        # Up to what another config than the usual one has to gain.
+        self.assertLess(loss(chosen), least + config_ranges._WORTH * len(table))
+        self.assertEqual(parts[0].sizes.start, 0)
+        self.assertEqual(parts[-1].sizes.end, math.inf)
+
+
+class TestExcesses(TestCase):
+    def test_beyond_noise(self):
+        times = {"a": Timing(1.0), "b": Timing(1.004), "c": Timing(1.1)}
+        found = excesses(times)
+        self.assertEqual((found["a"], found["b"]), (0.0, 0.0))
+        self.assertAlmostEqual(found["c"], math.log(1.1) - 0.005)
+
+    def test_beyond_the_error_of_both(self):
+        times = {"a": Timing(1.0, 0.03), "b": Timing(1.1, 0.04)}
+        self.assertAlmostEqual(excesses(times)["b"], math.log(1.1) - 0.05 - 0.005)
+
+    def test_without_times(self):
+        self.assertEqual(excesses({"a": Failure("no")}), {})
+        found = excesses({"a": Timing(0.0), "b": Timing(0.0), "c": Failure("no")})
+        self.assertEqual(found, {"a": 0.0, "b": 0.0, "c": math.inf})
+
+
+class TestWithConfigs(TestCase):
+    def test_of_some_winners(self):
+        winners = [Segment(DimRange(0, 10), 3), Segment(DimRange(10, 90), 4)]
+        configs = [
+            Segment(DimRange(10, 50), ()),
+            Segment(DimRange(50, 90), (("k", "c"),)),
+        ]
+        self.assertEqual(
+            with_configs(winners, configs),
+            (
+                Segment(DimRange(0, 10), Winner(3)),
+                Segment(DimRange(10, 50), Winner(4)),
+                Segment(DimRange(50, 90), Winner(4, (("k", "c"),))),
+            ),
+        )
+
+
+class TestEmitted(OpTestCase):
+    """Configs as a GPU would have them; the code is a CPU's, which has no use for them."""
+
+    def setUp(self):
+        super().setUp()
+        self.op = self.define_op("op(Tensor x) -> Tensor")
+        self._library.impl("op", torch.exp, "CPU")
+        self._library.impl("op", torch.empty_like, "Meta")
+        impls = [lambda x: x.exp() * 1, lambda x: torch.exp(x + 0)]
+        self.register(self.op, configs=[CustomOpRangeConfig("x", 0, [(0, 99)], impls)])
+
+    def compile(self, times, settled=True):
+        """The configs of each branch's operations, and the sizes that were measured."""
+        tagged, kernels = [], Kernels(k=times)
+        search = {"has_settled": settled, "usual_configs": {"k": "usual"}}
+        torch._dynamo.reset()
+        x = torch.randn(30)
+        torch._dynamo.mark_dynamic(x, 0)
+        compiled = torch.compile(self.op)
+        with (
+            config.patch(fx_graph_cache=False),
+            mock.patch.object(recall, "may_have_kernel_configs", lambda _: True),
+            mock.patch.object(rounds, "may_have_kernel_configs", lambda _: True),
+            mock.patch.multiple(
+                ConfigSearch, **{n: lambda *_, v=v: v for n, v in search.items()}
+            ),
+            mock.patch.object(
+                rounds, "_config_times", lambda *args: kernels.at(args[-1].size)
+            ),
+            mock.patch.object(
+                dispatch, "tag", lambda _, patches: tagged.append(patches.get(PATCH))
+            ),
+            made_up_times(lambda s, i: 1.0 if i == 0 else 2.0),
+        ):
+            compiled(x)
+        with torch._dynamo.config.patch(error_on_recompile=True):
+            for size in (2, 40, 98, 150):
+                x = torch.randn(size)
+                self.assertEqual(compiled(x), x.exp())
+        return tagged, kernels.measured
+
+    def test_each_branch_has_its_configs_and_a_later_process_the_same(self):
+        times = large_from(50, 0.1)
+        # That without other configs, that with, and the op behind the range.
+        tagged = [None, {"k": "large"}, None]
+        first, measured = self.compile(times)
+        self.assertEqual((first, measured[:3]), (tagged, [2, 50, 98]))
+        self.assertEqual(self.compile(times), (tagged, []))
+
+    def test_what_is_known_without_configs_is_measured_again(self):
+        with mock.patch.object(rounds, "remember_records"):
+            first, _ = self.compile(large_from(50, 0.1))
+        again, measured = self.compile(large_from(200, 0.1))
+        self.assertEqual((len(first), again, measured), (3, [None, None], [2, 50, 98]))
+
+    def test_kernels_that_another_process_has_decided_on(self):
+        """Inductor's cache has one config of each; how all compared is known from there."""
+        times = large_from(50, 0.1)
+        first, _ = self.compile(times)
+        with mock.patch.object(lowering, "recall", return_value=False):
+            self.assertEqual(self.compile(times, settled=False), (first, []))
+
+
+if __name__ == "__main__":
+    run_tests()

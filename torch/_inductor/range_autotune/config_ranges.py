@@ -1,0 +1,219 @@
+"""
+Configs of a winner's Triton kernels, for parts of the sizes at which it won.
+
+Inductor keeps one config of a kernel for all sizes. Which one is the best does change with
+the size: RMSNorm of 4096 columns on an H200 takes 4 % less with 4 than with 8 warps at 32768
+rows, and 10 % more at 2, where 16 take 4 % less. Where another config than the usual one
+gains something, a branch of the dispatch gets kernels that name theirs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from typing import TYPE_CHECKING, TypeVar
+
+from .cuts import pieces, widest_change, with_probes
+from .measure import Failure, Timing
+from .ranges import DimRange, fill_gaps, Segment
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from .measure import RangeTimes
+
+    # Of a call, by kernel and config; see ``named_configs`` for their names.
+    ConfigTimes = Mapping[str, Mapping[str, Timing | Failure]]
+    MeasureConfigs = Callable[[DimRange, int], tuple[int, ConfigTimes] | None]
+    Run = tuple[list[int], "KernelConfigs"]
+
+C = TypeVar("C")
+
+# For each kernel that is not to have its usual config: its name and that config. Sorted.
+KernelConfigs = tuple[tuple[str, str], ...]
+
+# As far as the times of one config differ on a GPU, beside the error of a timing.
+NOISE_ON_DEVICE = 0.005
+# A cut is another branch to compile: it has to gain this much, over the sizes measured.
+_WORTH = 0.015
+
+
+@dataclasses.dataclass(frozen=True)
+class Winner:
+    """
+    What runs at some sizes.
+
+    Args:
+        index: of the candidate.
+        kernel_configs: of its kernels, where they are not the usual ones.
+    """
+
+    index: int
+    kernel_configs: KernelConfigs = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class ConfigRecord:
+    """
+    What was found out about the configs of one candidate's kernels.
+
+    Args:
+        usual: what kernels have settled on, where another one was faster at some size.
+        at: by size; empty times where they cannot be taken.
+    """
+
+    usual: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    at: dict[int, ConfigTimes] = dataclasses.field(default_factory=dict)
+
+
+def with_configs(
+    winners: Sequence[Segment[int]], configs: Sequence[Segment[KernelConfigs]]
+) -> tuple[Segment[Winner], ...]:
+    """
+    Winners with the configs of their kernels.
+
+    Args:
+        winners: sorted.
+        configs: sorted; of some of the winners, the usual ones for the rest.
+    """
+    cut: list[Segment[Winner]] = []
+    for won in winners:
+        parts = [
+            Segment(sizes, Winner(won.winner, part.winner))
+            for part in configs
+            if (sizes := part.sizes.intersect(won.sizes))
+        ]
+        cut += fill_gaps(parts, won.sizes, Winner(won.winner))
+    return tuple(cut)
+
+
+def excesses(times: Mapping[C, Timing | Failure]) -> dict[C, float]:
+    """
+    How much longer than the best each config takes at a size, beyond noise.
+
+    Returns:
+        Logarithms of ratios; infinity for one that failed, nothing if all did.
+    """
+    timed = [time for time in times.values() if isinstance(time, Timing)]
+    if not timed:
+        return {}
+    best = min(timed, key=lambda time: time.ms)
+
+    def excess(time: Timing | Failure) -> float:
+        if isinstance(time, Failure):
+            return math.inf
+        if not best.ms:
+            return 0.0
+        noise = math.hypot(time.error, best.error) + NOISE_ON_DEVICE
+        return max(0.0, math.log(time.ms / best.ms) - noise)
+
+    return {config: excess(time) for config, time in times.items()}
+
+
+def configs_of_winners(
+    winners: Sequence[Segment[int]],
+    measured: Sequence[RangeTimes],
+    records: Mapping[int, ConfigRecord],
+    measure_within: Callable[[int], MeasureConfigs],
+) -> tuple[Segment[KernelConfigs], ...]:
+    """
+    For the ranges of winners that have kernels whose best config is not the same in all.
+
+    Args:
+        measured: the times that the winners follow from.
+        records: by index of the candidate.
+        measure_within: from a candidate to what ``configs_by_range`` measures with.
+    """
+    chosen: list[Segment[KernelConfigs]] = []
+    for won in winners:
+        usual = records[won.winner].usual if won.winner in records else {}
+        if not usual:
+            continue
+        rows = [row.at for row in measured if row.sizes.overlaps(won.sizes)]
+        sizes = sorted({size for at in rows for size in at if size is not None})
+        measure = measure_within(won.winner)
+        found = [measure(DimRange(size, size + 1), size) for size in sizes]
+        if at := dict(times for times in found if times and times[1]):
+            chosen += configs_by_range(won.sizes, at, usual, measure)
+    return tuple(chosen)
+
+
+def configs_by_range(
+    sizes: DimRange,
+    at: Mapping[int, ConfigTimes],
+    usual: Mapping[str, str],
+    measure_within: MeasureConfigs,
+) -> list[Segment[KernelConfigs]]:
+    """
+    The configs of one winner's kernels, for parts of its range; most often none for all.
+
+    Args:
+        sizes: the range.
+        at: by size, sorted; not empty.
+        usual: of the kernels whose configs are to be chosen.
+        measure_within: measures at one of some sizes, near the given one; None where that
+            cannot be done.
+    """
+
+    def find_gap(
+        at: Mapping[int, ConfigTimes], closed: Collection[tuple[int, int]]
+    ) -> tuple[int, int] | None:
+        return widest_change([run for run, _ in _runs(at, usual)], closed)
+
+    runs = _runs(with_probes(at, find_gap, measure_within), usual)
+    parts = pieces(sizes, [run for run, _ in runs])
+    return [Segment(part, configs) for part, (_, configs) in zip(parts, runs)]
+
+
+def _runs(at: Mapping[int, ConfigTimes], usual: Mapping[str, str]) -> list[Run]:
+    """
+    Sizes next to each other that have their configs in common, with these.
+
+    Of all ways to cut it is the one with the least loss over all sizes, a cut being as
+    much of a loss as it has to gain.
+    """
+    order = list(at)
+    losses = [{k: excesses(at[size].get(k, {})) for k in usual} for size in order]
+    best: list[tuple[float, list[Run]]] = [(0.0, [])]
+    for end in range(1, len(order) + 1):
+        ways = []
+        for start in range(end):
+            loss, configs = _configs_for(losses[start:end], usual)
+            before, runs = best[start]
+            cost = before + loss + (_WORTH if runs else 0.0)
+            ways.append((cost, [*runs, (order[start:end], configs)]))
+        best.append(min(ways, key=lambda way: way[0]))
+    return _without_empty_cuts(best[-1][1])
+
+
+def _without_empty_cuts(runs: Sequence[Run]) -> list[Run]:
+    """The same, runs with the same configs joined."""
+    grouped = itertools.groupby(runs, key=lambda run: run[1])
+    return [
+        ([size for sizes, _ in group for size in sizes], configs)
+        for configs, group in grouped
+    ]
+
+
+def _configs_for(
+    losses: Sequence[Mapping[str, Mapping[str, float]]], usual: Mapping[str, str]
+) -> tuple[float, KernelConfigs]:
+    """
+    Of each kernel the config that loses the least over some sizes, and what all lose.
+
+    A kernel has its usual one, unless another is worth it.
+    """
+    total, others = 0.0, []
+    for kernel, config in usual.items():
+        known = [at[kernel] for at in losses if at[kernel]]
+        names = dict.fromkeys(itertools.chain.from_iterable(known))
+        sums = {c: sum(at.get(c, math.inf) for at in known) for c in names}
+        best = min(sums, key=sums.__getitem__, default=config)
+        if sums.get(config, 0.0) - sums.get(best, 0.0) >= _WORTH:
+            others.append((kernel, best))
+        else:
+            best = config
+        total += sums.get(best, 0.0)
+    return total, tuple(sorted(others))

@@ -1,0 +1,94 @@
+"""
+Triton kernels whose source says which config they have.
+
+A kernel's configs are made where its source is loaded, and one of them is kept for every
+size that it is called with. A branch of a dispatch is for some sizes: where another config
+is better there, its kernels have a source of their own that names the config.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from typing import Any, TYPE_CHECKING
+
+from .. import config
+from ..utils import Placeholder
+
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+# Inductor config: for kernels, by content, the text of their config.
+PATCH = "custom_op_kernel_configs"
+# In a kernel's ``inductor_meta``.
+_FIELD = "custom_op_kernel_config"
+_NAME = f"'kernel_name': '{Placeholder.DESCRIPTIVE_NAME}'"
+_DIGITS = 10
+
+
+def content_name(source: str) -> str:
+    """
+    A name for a kernel that others of its kind do not have.
+
+    Args:
+        source: the kernel's, its name left open.
+    """
+    return hashlib.sha256(source.encode()).hexdigest()[:_DIGITS]
+
+
+def content_name_of(inductor_meta: Mapping[str, Any]) -> str:
+    """That of a loaded kernel, whose full name ends with it."""
+    return str(inductor_meta.get("kernel_name")).rpartition("_")[2]
+
+
+def with_config_named(source: str) -> str:
+    """
+    A kernel's source that names its config, if Inductor's config has one for it.
+
+    Called by Triton's code generation.
+
+    Args:
+        source: the kernel's, its name left open.
+    """
+    named: Mapping[str, str] = getattr(config, PATCH)
+    text = named.get(content_name(source)) if named else None
+    if text is None:
+        return source
+    return source.replace(_NAME, f"{_NAME}, '{_FIELD}': {text!r}", 1)
+
+
+def text_of(triton_config: Any) -> str | None:
+    """A config as text; None if it has parts that no text can be made of."""
+    parts = {
+        "kwargs": triton_config.kwargs,
+        "num_warps": triton_config.num_warps,
+        "num_stages": triton_config.num_stages,
+    }
+    try:
+        return json.dumps(parts, sort_keys=True)
+    except TypeError:
+        return None
+
+
+def configs_of_kernel(
+    configs: Sequence[Any], inductor_meta: dict[str, Any]
+) -> Sequence[Any]:
+    """
+    The configs that a kernel has: the one that its source names, or else all.
+
+    Called where Inductor has made them. No others are added to it later.
+
+    Args:
+        configs: Triton's.
+        inductor_meta: the kernel's, as in its source; is added to.
+    """
+    text = inductor_meta.get(_FIELD)
+    if text is None:
+        return configs
+    inductor_meta["dynamic_scale_rblock"] = False
+    named = copy.deepcopy(configs[0])
+    for part, value in json.loads(text).items():
+        setattr(named, part, value)
+    return [named]
