@@ -26,7 +26,12 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune import compiling, kernel_configs, rounds
+from torch._inductor.range_autotune import (
+    compiling,
+    config_ranges,
+    kernel_configs,
+    rounds,
+)
 from torch._inductor.range_autotune.candidates import index_of_variant, PERSISTENT
 from torch._inductor.range_autotune.measure import Timing
 from torch._inductor.range_autotune.named_configs import text_of
@@ -66,7 +71,7 @@ def norm_op(config_patches=None):
     return op
 
 
-def usual_configs(sizes, at, usual, measure_within):
+def usual_configs(sizes, at, usual, measure_within, worth):
     """In the place of ``configs_by_range``: kernels have one config each."""
     return []
 
@@ -84,7 +89,7 @@ def made_up_winners(number, configs_by_range=usual_configs):
 
     with (
         mock.patch.object(rounds, "time_candidates", time_candidates),
-        mock.patch.object(rounds, "configs_by_range", configs_by_range),
+        mock.patch.object(config_ranges, "configs_by_range", configs_by_range),
     ):
         yield
 
@@ -169,7 +174,7 @@ class TestOnGpu(TestCase):
         def fn(x):
             return torch.relu(op(x * 2)) + x
 
-        def configs_by_range(sizes, at, usual, measure_within):
+        def configs_by_range(sizes, at, usual, measure_within, worth):
             """Another one than the usual from 64 on."""
             times = at[max(at)]
             named.update({k: max({*times[k]} - {usual[k]}) for k in usual})
@@ -217,7 +222,7 @@ class TestOnGpu(TestCase):
         compiled = torch.compile(fn)
         with (
             mock.patch.object(rounds, "time_candidates", time_candidates),
-            mock.patch.object(rounds, "configs_by_range", usual_configs),
+            mock.patch.object(config_ranges, "configs_by_range", usual_configs),
         ):
             _, (code, *_) = run_and_get_code(compiled, x)
         for size in SIZES:

@@ -20,7 +20,9 @@ from torch._inductor.range_autotune import (
     lowering,
     recall,
     rounds,
+    size_dispatch,
 )
+from torch._inductor.range_autotune.candidates import FALLBACK_INDEX
 from torch._inductor.range_autotune.config_ranges import (
     configs_by_range,
     excesses,
@@ -60,10 +62,10 @@ class Kernels:
         assert near in sizes
         return near, self.at(near)
 
-    def choose(self, sizes=(1, 64, 512, 4096), usual="usual", over=ANY_SIZE):
-        usual = dict.fromkeys(self.models, usual)
+    def choose(self, sizes=(1, 64, 512, 4096), **worth):
+        usual = dict.fromkeys(self.models, "usual")
         at = {size: self.at(size) for size in sizes}
-        return configs_by_range(over, at, usual, self.within)
+        return configs_by_range(ANY_SIZE, at, usual, self.within, **worth)
 
 
 def large_from(limit, gain):
@@ -103,6 +105,13 @@ class TestConfigsByRange(TestCase):
         for gain, parts in ((0.03, 1), (0.05, 3)):
             chosen = Kernels(k=configs(gain)).choose((1, 300, 4096))
             self.assertEqual(len(chosen), parts)
+
+    def test_the_first_cut_may_cost_more(self):
+        kernels = Kernels(norm=large_from(1000, 0.03))
+        self.assertEqual(len(kernels.choose(worth=0.03)), 1)
+        self.assertEqual(len(kernels.choose(worth=0.02)), 2)
+        kernels = Kernels(b=large_from(100, 0.1), a=large_from(1000, 0.03))
+        self.assertEqual(len(kernels.choose(worth=0.03)), 3)
 
     def test_kernels_that_change_at_two_sizes(self):
         kernels = Kernels(b=large_from(100, 0.1), a=large_from(1000, 0.1))
@@ -223,12 +232,18 @@ class TestEmitted(OpTestCase):
         impls = [lambda x: x.exp() * 1, lambda x: torch.exp(x + 0)]
         self.register(self.op, configs=[CustomOpRangeConfig("x", 0, [(0, 99)], impls)])
 
-    def compile(self, times, settled=True):
+    def compile(self, times, settled=True, rows=30, best=0):
         """The configs of each branch's operations, and the sizes that were measured."""
         tagged, kernels = [], Kernels(k=times)
         search = {"has_settled": settled, "usual_configs": {"k": "usual"}}
+
+        def lower_branch(gm, name, operands, fakes, outputs, patches):
+            self.assertEqual(patches, {})
+            return lower(gm, name, operands, fakes, outputs, patches)
+
+        lower = size_dispatch.lower_branch
         torch._dynamo.reset()
-        x = torch.randn(30)
+        x = torch.randn(rows)
         torch._dynamo.mark_dynamic(x, 0)
         compiled = torch.compile(self.op)
         with (
@@ -244,7 +259,8 @@ class TestEmitted(OpTestCase):
             mock.patch.object(
                 dispatch, "tag", lambda _, patches: tagged.append(patches.get(PATCH))
             ),
-            made_up_times(lambda s, i: 1.0 if i == 0 else 2.0),
+            mock.patch.object(size_dispatch, "lower_branch", lower_branch),
+            made_up_times(lambda s, i: 1.0 if i == best else 2.0),
         ):
             compiled(x)
         with torch._dynamo.config.patch(error_on_recompile=True):
@@ -266,6 +282,20 @@ class TestEmitted(OpTestCase):
             first, _ = self.compile(large_from(50, 0.1))
         again, measured = self.compile(large_from(200, 0.1))
         self.assertEqual((len(first), again, measured), (3, [None, None], [2, 50, 98]))
+
+    def test_hints_are_in_the_source_of_kernels(self):
+        times = large_from(50, 0.1)
+        self.compile(times)
+        for rows, measured in ((20, []), (40, [2, 50, 98]), (64, [])):
+            _, again = self.compile(times, rows=rows)
+            self.assertEqual(again[:3], measured, msg=f"{rows} rows")
+
+    def test_the_op_itself_and_its_neighbours(self):
+        times = large_from(50, 0.1)
+        first, _ = self.compile(times, best=FALLBACK_INDEX)
+        # That without is the one behind the range, too.
+        self.assertEqual(first, [None, {"k": "large"}])
+        self.assertEqual(self.compile(times, best=FALLBACK_INDEX), (first, []))
 
     def test_kernels_that_another_process_has_decided_on(self):
         """Inductor's cache has one config of each; how all compared is known from there."""

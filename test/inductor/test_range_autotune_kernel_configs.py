@@ -8,6 +8,10 @@ from unittest import mock
 from torch._inductor.codegen.multi_kernel import MultiKernelCall
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner, DEFER
 from torch._inductor.test_case import run_tests, TestCase
+from torch.testing._internal.common_utils import (
+    instantiate_parametrized_tests,
+    parametrize,
+)
 
 import torch
 from torch._inductor.range_autotune import kernel_configs
@@ -27,7 +31,8 @@ class MadeUpKernel(CachingAutotuner):
         self.compile_results = [
             types.SimpleNamespace(config=launcher.config) for launcher in launchers
         ]
-        self.inductor_meta = {}
+        self.inductor_meta = {"kernel_name": "triton_per_fused_add_77"}
+        self.custom_kernel = False
         self.precompile_time_taken_ns = 0
         self.kept = []
         self.save_cache_hook = lambda config, *_, **__: self.kept.append(config)
@@ -88,6 +93,7 @@ class MadeUpGpu:
         return launch
 
 
+@instantiate_parametrized_tests
 class TestConfigSearch(TestCase):
     def setUp(self):
         super().setUp()
@@ -219,7 +225,6 @@ class TestConfigSearch(TestCase):
         kernel = self.kernel(1.0, lambda size: 1.5 if size < 100 else 0.8, 3.0)
         names = [text_of(launcher.config) for launcher in kernel.launchers]
         all_launchers = kernel.launchers
-        kernel.inductor_meta["kernel_name"] = "triton_per_fused_add_77"
         search = self.search(kernel, (10, 1000), lambda size: 0.2)
         search.settle()
         self.assertEqual(kernel.launchers, all_launchers[:1])
@@ -236,6 +241,8 @@ class TestConfigSearch(TestCase):
         found = [times["77"][name].ms for name in names]
         self.assertEqual([round(ms, 6) for ms in found], [1.2, 1.0, 3.2])
         self.assertEqual(kernel.launchers, all_launchers[:1])
+        # Nor does it get the others back where it is loaded once more.
+        self.assertEqual(len(kernel.compile_results), 1)
         self.assertEqual(kernel.kept, [])
         search.decide()
         self.assertEqual(kernel.launchers, all_launchers[:1])
@@ -258,10 +265,40 @@ class TestConfigSearch(TestCase):
         search.settle()
         self.assertEqual(search.usual_configs(self.module), {})
 
-    def test_inductor_goes_on_from_the_best(self):
+    def test_a_kernel_that_somebody_else_decides_on_meanwhile(self):
+        kernel = self.kernel(1.0, lambda size: 1.5 if size < 100 else 0.8)
+        search = self.search(kernel, (10, 1000))
+        search.settle()
+        kernel.launchers = kept = kernel.launchers[:]
+        self.assertEqual(search.times_with_each(self.module, lambda: None), {})
+        search.decide()
+        self.assertIs(kernel.launchers, kept)
+
+    def test_kernels_whose_source_cannot_name_a_config(self):
+        for by_hand in (True, False):
+            kernel = self.kernel(1.0, lambda size: 1.5 if size < 100 else 0.8)
+            kernel.custom_kernel = by_hand
+            if not by_hand:
+                kernel.inductor_meta["combo_grid_meta"] = {}
+            search = self.search(kernel, (10, 1000))
+            search.settle()
+            self.assertEqual(search.usual_configs(self.module), {})
+            run = lambda kernel=kernel: kernel.run(10)  # noqa: E731
+            self.assertEqual(search.times_with_each(self.module, run), {})
+
+    def test_a_clock_that_gets_faster(self):
+        """Times of later calls may be less than those of launches before."""
+        slowly = itertools.chain([20.0] * 4, itertools.repeat(9.0))
+        kernel = self.kernel(lambda size: next(slowly), 8.0)
+        _, best = kernel.launchers
+        self.decide(self.search(kernel, (10,)))
+        self.assertEqual(kernel.launchers, [best])
+
+    @parametrize("how", ("coordinate_descent_tuning", "combo_tuning_groups"))
+    def test_inductor_goes_on_from_the_best(self, how):
         kernel = self.kernel(2.0, 1.0, lambda size: 2.0 if size < 100 else 0.9)
         _, best, _ = kernel.launchers
-        kernel.inductor_meta["coordinate_descent_tuning"] = True
+        kernel.inductor_meta[how] = True
         search = self.search(kernel, (10, 1000))
         search.settle()
         self.assertEqual(kernel.kept, [best.config])

@@ -74,9 +74,11 @@ class TestNamedConfigs(TestCase):
 
     def test_the_name_of_a_loaded_kernel(self):
         name = content_name(source())
-        meta = {"kernel_name": f"triton_per_fused_add_mean_{name}"}
-        self.assertEqual(content_name_of(meta), name)
-        content_name_of({})  # one by hand has none, and is no other's
+        kernel = SimpleNamespace(custom_kernel=False, inductor_meta={})
+        kernel.inductor_meta["kernel_name"] = f"triton_per_fused_add_mean_{name}"
+        self.assertEqual(content_name_of(kernel), name)
+        kernel.custom_kernel = True
+        self.assertIsNone(content_name_of(kernel))
 
     def test_a_config_that_is_no_text(self):
         self.assertIsNone(text_of(triton_config(4, hook=print)))

@@ -216,10 +216,13 @@ class TestConfigsOfWinners(TestCase):
         chosen, calls = self.choose(cannot=(65, 128, 91, 129, 1024))
         self.assertEqual(chosen, (Segment(DimRange(1, 129), ()),))
         self.assertEqual(calls, {0: [1], 1: [], 2: []})
+        # There may be memory another time; the code for 64 ends below it.
+        self.assertEqual([*self.known[0].at], [1, 64])
 
     def test_what_another_process_has_found_out(self):
         first, _ = self.choose()
         self.assertEqual([*self.known[0].at], [1, 64, 65, 128, 91])
+        self.assertNotIn(2, self.known)  # it did not win
         again, calls = self.choose(decided=0)
         self.assertEqual((again, calls[0]), (first, []))
         self.known.clear()

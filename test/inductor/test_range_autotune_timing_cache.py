@@ -101,6 +101,12 @@ class TestEntries(CacheTestCase):
         with config.patch(autotune_local_cache=False):
             self.assertIsNone(lookup_record("here", "zero"))
 
+    def test_what_may_pass_is_not_kept_of_configs(self):
+        full = {"kernel": {"usual": TIMES[0], "other": Failure("busy", may_pass=True)}}
+        fine = {"kernel": {"usual": TIMES[0], "other": TIMES[1]}}
+        store_record("here", "zero", ConfigRecord({}, {1: full, 2: fine}))
+        self.assertEqual(lookup_record("here", "zero"), ConfigRecord({}, {2: fine}))
+
     @parametrize(
         "content",
         (

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from .call_site import CallSite
+    from .config_ranges import KernelConfigs
 
     # Called with the op's arguments by name.
     _OpCall = Callable[[dict[str, Any]], Any]
@@ -113,11 +114,13 @@ class TracedCandidate:
         graph: takes the call site's inputs, returns a flat list of tensors.
         as_written: the same before graph passes, where they have made another form of it
             that may be slower; else None.
+        kernel_configs: of its kernels in one part of a range, see ``config_ranges``.
     """
 
     candidate: Candidate
     graph: torch.fx.GraphModule
     as_written: torch.fx.GraphModule | None = None
+    kernel_configs: KernelConfigs = ()
 
     @property
     def name(self) -> str:

@@ -91,14 +91,14 @@ def conclude(
 
 def choose_kernel_configs(
     tuning: Tuning,
-    records: Mapping[int, ConfigRecord],
+    record_of: Callable[[int], ConfigRecord],
     times_at: Callable[[int, SizePoint], ConfigTimes],
 ) -> None:
     """
-    Keeps the configs of winners' kernels, cut where they change.
+    Keeps configs of winners' kernels for parts of their ranges.
 
     Args:
-        records: of candidates, by index.
+        record_of: a candidate's, by index.
         times_at: finds out about a candidate at a size.
     """
 
@@ -108,7 +108,7 @@ def choose_kernel_configs(
 
     winners = choose_winners(tuning.measured, tuning.choice_rules())
     tuning.kernel_configs = configs_of_winners(
-        winners, tuning.measured, records, measure
+        winners, tuning.measured, record_of, measure
     )
 
 

@@ -38,6 +38,8 @@ KernelConfigs = tuple[tuple[str, str], ...]
 NOISE_ON_DEVICE = 0.005
 # A cut is another branch to compile: it has to gain this much, over the sizes measured.
 _WORTH = 0.015
+# The first one of a call site makes a dispatch of a winner that would be inlined.
+_WORTH_A_DISPATCH = 0.03
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,7 +117,7 @@ def excesses(times: Mapping[C, Timing | Failure]) -> dict[C, float]:
 def configs_of_winners(
     winners: Sequence[Segment[int]],
     measured: Sequence[RangeTimes],
-    records: Mapping[int, ConfigRecord],
+    record_of: Callable[[int], ConfigRecord],
     measure_within: Callable[[int], MeasureConfigs],
 ) -> tuple[Segment[KernelConfigs], ...]:
     """
@@ -123,12 +125,12 @@ def configs_of_winners(
 
     Args:
         measured: the times that the winners follow from.
-        records: by index of the candidate.
+        record_of: a candidate's, by index.
         measure_within: from a candidate to what ``configs_by_range`` measures with.
     """
     chosen: list[Segment[KernelConfigs]] = []
     for won in winners:
-        usual = records[won.winner].usual if won.winner in records else {}
+        usual = record_of(won.winner).usual
         if not usual:
             continue
         rows = [row.at for row in measured if row.sizes.overlaps(won.sizes)]
@@ -136,7 +138,8 @@ def configs_of_winners(
         measure = measure_within(won.winner)
         found = [measure(DimRange(size, size + 1), size) for size in sizes]
         if at := dict(times for times in found if times and times[1]):
-            chosen += configs_by_range(won.sizes, at, usual, measure)
+            worth = _WORTH if len(winners) > 1 else _WORTH_A_DISPATCH
+            chosen += configs_by_range(won.sizes, at, usual, measure, worth)
     return tuple(chosen)
 
 
@@ -145,6 +148,7 @@ def configs_by_range(
     at: Mapping[int, ConfigTimes],
     usual: Mapping[str, str],
     measure_within: MeasureConfigs,
+    worth: float = _WORTH,
 ) -> list[Segment[KernelConfigs]]:
     """
     The configs of one winner's kernels, for parts of its range; most often none for all.
@@ -155,19 +159,22 @@ def configs_by_range(
         usual: of the kernels whose configs are to be chosen.
         measure_within: measures at one of some sizes, near the given one; None where that
             cannot be done.
+        worth: what the first cut has to gain.
     """
 
     def find_gap(
         at: Mapping[int, ConfigTimes], closed: Collection[tuple[int, int]]
     ) -> tuple[int, int] | None:
-        return widest_change([run for run, _ in _runs(at, usual)], closed)
+        return widest_change([run for run, _ in _runs(at, usual, worth)], closed)
 
-    runs = _runs(with_probes(at, find_gap, measure_within), usual)
+    runs = _runs(with_probes(at, find_gap, measure_within), usual, worth)
     parts = pieces(sizes, [run for run, _ in runs])
     return [Segment(part, configs) for part, (_, configs) in zip(parts, runs)]
 
 
-def _runs(at: Mapping[int, ConfigTimes], usual: Mapping[str, str]) -> list[Run]:
+def _runs(
+    at: Mapping[int, ConfigTimes], usual: Mapping[str, str], worth: float
+) -> list[Run]:
     """
     Sizes next to each other that have their configs in common, with these.
 
@@ -182,7 +189,8 @@ def _runs(at: Mapping[int, ConfigTimes], usual: Mapping[str, str]) -> list[Run]:
         for start in range(end):
             loss, configs = _configs_for(losses[start:end], usual)
             before, runs = best[start]
-            cost = before + loss + (_WORTH if runs else 0.0)
+            cut = (_WORTH if len(runs) > 1 else worth) if runs else 0.0
+            cost = before + loss + cut
             ways.append((cost, [*runs, (order[start:end], configs)]))
         best.append(min(ways, key=lambda way: way[0]))
     return _without_empty_cuts(best[-1][1])

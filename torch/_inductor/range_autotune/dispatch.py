@@ -16,6 +16,7 @@ from .. import config, ir
 from ..codegen.subgraph import inline_subgraph_to_ir_nodes
 from ..utils import convert_shape_to_inductor
 from ..virtualized import V
+from .named_configs import PATCH
 from .operation_config import tag
 
 
@@ -48,8 +49,9 @@ def emit_winner(
         results = inline_subgraph_to_ir_nodes(
             winner.graph, list(site.inputs), winner.name
         )
-        results = _with_strides_of(outputs, results, realized or bool(patches))
-    tag(V.graph.operations[first:], patches)
+        realized = realized or bool(patches) or bool(winner.kernel_configs)
+        results = _with_strides_of(outputs, results, realized)
+    tag(V.graph.operations[first:], _config_of_kernels(winner))
     return results
 
 
@@ -119,7 +121,7 @@ def _known_branch(
     if V.graph.cpp_wrapper or V.graph.aot_mode:  # written in place
         return _branch(winner, operands, site, outputs)
     unaligned = [isinstance(o, ir.IRNode) and ir.is_unaligned(o) for o in operands]
-    patches = sorted(winner.candidate.config_patches.items())
+    patches = sorted(_config_of_kernels(winner).items())
     key = id(V.graph), id(winner.graph), str(patches), tuple(unaligned)
     if key not in known:
         known[key] = _branch(winner, operands, site, outputs)
@@ -137,8 +139,16 @@ def _branch(
     gm, fakes = _with_symbols(winner.graph, site)
     branch = lower_branch(gm, name, operands, fakes, outputs.tensors, patches)
     assert branch.graph is not None
-    tag(branch.graph.operations, patches)
+    tag(branch.graph.operations, _config_of_kernels(winner))
     return branch
+
+
+def _config_of_kernels(winner: TracedCandidate) -> dict[str, Any]:
+    """Inductor config that its kernels are generated under."""
+    patches = dict(winner.candidate.config_patches)
+    if winner.kernel_configs:
+        patches[PATCH] = dict(winner.kernel_configs)
+    return patches
 
 
 def _with_symbols(

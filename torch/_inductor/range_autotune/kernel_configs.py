@@ -39,14 +39,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
-# Of each config; the lowest counts, and a call before them loads the kernel.
-_SAMPLES = 3
-# Where it is to be told which config is better at one size.
-_SAMPLES_AGAIN = 7
-# One of a call that takes so long.
-_LONG_MS = 5.0
+# Of each config; the lowest counts, and a call before them loads the kernel. So many, or
+# the fewest of a call that takes so long.
+_SAMPLES, _FEWEST, _LONG_MS = 3, 1, 5.0
+# The same where it is to be told which config is better at one size.
+_SAMPLES_AGAIN, _FEWEST_AGAIN = 7, 3
 # None: Inductor chooses, where it would take seconds.
 _TOO_LONG_MS = 100.0
+# Of kernels for which Inductor goes on from the best of several configs.
+_TUNED_FURTHER = ("coordinate_descent_tuning", "combo_tuning_groups")
 
 
 class ConfigSearch(CachingAutotunerPlugin):
@@ -76,7 +77,8 @@ class ConfigSearch(CachingAutotunerPlugin):
 
     def call(self, module: Any, run: Callable[[], Any]) -> None:
         """Calls a candidate, its kernels with all configs that they have."""
-        for kernel, times in self._try(_kernels_of(module), run, _SAMPLES).items():
+        tried = self._try(_kernels_of(module), run, _SAMPLES, _FEWEST)
+        for kernel, times in tried.items():
             self._times.setdefault(kernel, []).append(times)
 
     def settle(self) -> None:
@@ -86,11 +88,12 @@ class ConfigSearch(CachingAutotunerPlugin):
             # Somebody else may have called it meanwhile, and so decided.
             if not scores or not set(scores) <= set(kernel.launchers):
                 continue
-            if kernel.inductor_meta.get("coordinate_descent_tuning"):
-                _keep_best(kernel, scores)  # Inductor goes on from there
+            if any(map(kernel.inductor_meta.get, _TUNED_FURTHER)):
+                _keep_best(kernel, scores)
             else:
                 self._settled[kernel] = _Settled.on_best(kernel, calls, scores)
         self._times.clear()
+        self._sampler = None  # and its memory
 
     def has_settled(self, module: Any) -> bool:
         """Whether a kernel of a loaded module goes on with one of several configs."""
@@ -105,10 +108,11 @@ class ConfigSearch(CachingAutotunerPlugin):
             As ``named_configs`` has them: by content, as text.
         """
         return {
-            content_name_of(kernel.inductor_meta): usual
+            name: usual
             for kernel in _kernels_of(module)
             if (settled := self._settled.get(kernel))
             and settled.is_in_doubt()
+            and (name := content_name_of(kernel))
             and (usual := text_of(settled.best.config))
         }
 
@@ -122,29 +126,32 @@ class ConfigSearch(CachingAutotunerPlugin):
             Of kernels that have settled, by content: the times of a call by config.
         """
         settled = {
-            k: self._settled[k] for k in _kernels_of(module) if k in self._settled
+            kernel: self._settled[kernel]
+            for kernel in _kernels_of(module)
+            if kernel in self._settled and self._settled[kernel].holds_for(kernel)
         }
         try:
             for kernel in settled:
-                kernel.launchers, kernel._cached_launcher = settled[kernel].all, None
-            tried = self._try([*settled], run, _SAMPLES_AGAIN)
+                settled[kernel].undo(kernel)
+            tried = self._try([*settled], run, _SAMPLES_AGAIN, _FEWEST_AGAIN)
         finally:
             for kernel in settled:
-                kernel.launchers = settled[kernel].kept
+                settled[kernel].apply(kernel)
         return {
-            content_name_of(kernel.inductor_meta): {
+            name: {
                 text: time
                 for launcher, time in times.items()
                 if (text := text_of(launcher.config))
             }
             for kernel, times in tried.items()
+            if (name := content_name_of(kernel))
         }
 
     def decide(self) -> None:
         """Has each kernel keep the config that it has settled on."""
         for kernel, settled in self._settled.items():
-            if kernel.launchers is settled.kept:
-                kernel.launchers, kernel._cached_launcher = settled.all, None
+            if settled.holds_for(kernel):
+                settled.undo(kernel)
                 _keep_best(kernel, settled.scores)
         self._settled.clear()
         self._trials.clear()
@@ -152,34 +159,44 @@ class ConfigSearch(CachingAutotunerPlugin):
         self._over = True
 
     def _try(
-        self, kernels: Sequence[CachingAutotuner], run: Callable[[], Any], samples: int
+        self,
+        kernels: Sequence[CachingAutotuner],
+        run: Callable[[], Any],
+        samples: int,
+        fewest: int,
     ) -> dict[CachingAutotuner, _ConfigTimes]:
-        """Times of a call by config, for each of the kernels that have several."""
+        """
+        Times of a call by config, for each of the kernels that have several.
+
+        Args:
+            samples: of each config, or the fewest of a long call.
+        """
         self._trials.clear()
         try:
             for kernel in kernels:
                 kernel._plugins.append(self)
-            self._try_configs(run, samples)
+            self._try_configs(run, samples, fewest)
         finally:
             for kernel in kernels:
                 kernel._plugins[:] = [p for p in kernel._plugins if p is not self]
         tried = {kernel: trial.times() for kernel, trial in self._trials.items()}
         return {kernel: times for kernel, times in tried.items() if times}
 
-    def _try_configs(self, run: Callable[[], Any], samples: int) -> None:
+    def _try_configs(self, run: Callable[[], Any], samples: int, fewest: int) -> None:
         self._take_turn(0, run)
         if not self._trials:
             return
-        if self._sample(0, run) > _TOO_LONG_MS:
+        call_ms = self._sample(0, run)
+        if call_ms > _TOO_LONG_MS:
             self._trials.clear()
             return
+        if call_ms > _LONG_MS:
+            samples = fewest
         turns = max(len(kernel.launchers) for kernel in self._trials)
         for turn in range(1, turns):
             self._take_turn(turn, run)
         for turn in range(1, samples * turns):  # that of turn 0 is there
-            if self._sample(turn, run) > _LONG_MS and turn >= turns - 1:
-                samples = 1
-                break
+            self._sample(turn, run)
         self._sample_undisturbed(run, samples)
 
     def _take_turn(self, turn: int, run: Callable[[], Any]) -> None:
@@ -294,7 +311,7 @@ class _Trial:
         """Says what the call at hand took without events in it."""
         config = _config_of(self.launches)
         if config in self.own_ms:
-            self.rest_ms = call_ms - min(self.own_ms[config])
+            self.rest_ms = max(call_ms - min(self.own_ms[config]), 0.0)
 
     def times(self) -> _ConfigTimes:
         """Those of a call with each config; none if none was sampled."""
@@ -319,13 +336,15 @@ class _Settled:
     A kernel that goes on with one of its configs.
 
     Args:
-        all: what launches it, with each config.
-        kept: the one that it goes on with.
+        launchers: with each config.
+        compiled: what they are made of.
+        kept: the launcher of the one that it goes on with.
         scores: by launcher, the lowest is the best.
         calls: the times that they follow from.
     """
 
-    all: list[Any]
+    launchers: list[Any]
+    compiled: list[Any]
     kept: list[Any]
     scores: Mapping[Hashable, float]
     calls: Sequence[_ConfigTimes]
@@ -339,9 +358,24 @@ class _Settled:
     ) -> _Settled:
         """A kernel that has several, from now on with the best."""
         best = min(scores, key=scores.__getitem__)
-        settled = cls(kernel.launchers, [best], scores, calls)
-        kernel.launchers = settled.kept
+        compiled = kernel.compile_results
+        settled = cls(kernel.launchers, compiled, [best], scores, calls)
+        settled.apply(kernel)
         return settled
+
+    def apply(self, kernel: CachingAutotuner) -> None:
+        """Has it go on with the one, also where it is loaded once more."""
+        kernel.launchers = self.kept
+        kernel._prune_compile_results_to_launcher(self.best)
+
+    def undo(self, kernel: CachingAutotuner) -> None:
+        """Gives it back the others."""
+        kernel.launchers, kernel.compile_results = self.launchers, self.compiled
+        kernel._cached_launcher = None
+
+    def holds_for(self, kernel: CachingAutotuner) -> bool:
+        """Whether nobody has decided on it since."""
+        return kernel.launchers is self.kept
 
     @property
     def best(self) -> Any:

@@ -26,7 +26,6 @@ from .dispatch import emit_dispatch, emit_winner
 from .graph_text import SymbolNames
 from .inputs import hint
 from .measure import choose_winners
-from .named_configs import PATCH
 from .ranges import DimRange, fill_gaps, Segment
 from .recall import recall
 from .report import log_header, log_kernel_configs, log_winners
@@ -207,11 +206,7 @@ def _over_possible_sizes(
 
 def _to_emit(tuning: Tuning, winner: Winner) -> TracedCandidate:
     traced = tuning.traced[winner.index]
-    if not winner.kernel_configs:
-        return traced
-    patches = {**traced.candidate.config_patches, PATCH: dict(winner.kernel_configs)}
-    candidate = dataclasses.replace(traced.candidate, config_patches=patches)
-    return dataclasses.replace(traced, candidate=candidate)
+    return dataclasses.replace(traced, kernel_configs=winner.kernel_configs)
 
 
 def emit(

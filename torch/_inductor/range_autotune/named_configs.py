@@ -20,6 +20,8 @@ from ..utils import Placeholder
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ..runtime.triton_heuristics import CachingAutotuner
+
 # Inductor config: for kernels, by content, the text of their config.
 PATCH = "custom_op_kernel_configs"
 # In a kernel's ``inductor_meta``.
@@ -38,9 +40,18 @@ def content_name(source: str) -> str:
     return hashlib.sha256(source.encode()).hexdigest()[:_DIGITS]
 
 
-def content_name_of(inductor_meta: Mapping[str, Any]) -> str:
-    """That of a loaded kernel, whose full name ends with it."""
-    return str(inductor_meta.get("kernel_name")).rpartition("_")[2]
+def content_name_of(kernel: CachingAutotuner) -> str | None:
+    """
+    That of a loaded kernel, whose full name ends with it.
+
+    Returns:
+        None for kernels that their source cannot name a config of: those that a user
+        wrote, and combo kernels, which have one for each part.
+    """
+    meta = kernel.inductor_meta
+    if kernel.custom_kernel or "combo_grid_meta" in meta:
+        return None
+    return str(meta.get("kernel_name")).rpartition("_")[2]
 
 
 def with_config_named(source: str) -> str:
@@ -78,7 +89,7 @@ def configs_of_kernel(
     """
     The configs that a kernel has: the one that its source names, or else all.
 
-    Called where Inductor has made them. No others are added to it later.
+    Called where Inductor has made them.
 
     Args:
         configs: Triton's.

@@ -13,6 +13,7 @@ import functools
 from typing import Any, TYPE_CHECKING
 
 from .. import config
+from .named_configs import PATCH
 
 
 if TYPE_CHECKING:
@@ -55,9 +56,15 @@ def under_config_of_operations(codegen: Callable[..., Any]) -> Callable[..., Any
 
 
 def without_config(nodes: Sequence[BaseSchedulerNode]) -> list[BaseSchedulerNode]:
-    """Those whose kernels may be joined with others in a combo kernel, which has none."""
+    """
+    Those whose kernels may be joined with others in a combo kernel, which has none.
+
+    Configs of kernels are no reason: those of combo kernels are never chosen.
+    """
     return [
         node
         for node in nodes
-        if not any(n.node and n.node.get_config_patches() for n in node.get_nodes())
+        if not any(
+            {*n.node.get_config_patches()} - {PATCH} for n in node.get_nodes() if n.node
+        )
     ]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from ..runtime.runtime_utils import next_power_of_2
 from .candidates import FALLBACK_INDEX
 from .collectives import known_to_all_ranks
 from .conclusions import choose_kernel_configs, conclude, judge, reject_failures
 from .inputs import have_memory, hint_point, SizePoint
-from .measure import choose_winners
 from .places import in_order, points_of_rounds
 from .timing_cache import (
     Entry,
@@ -138,13 +138,11 @@ def remember_records(tuning: Tuning, records: Mapping[int, ConfigRecord]) -> Non
 
 
 def _place_of_record(tuning: Tuning) -> str | None:
-    """The call site at any size."""
-    assert tuning.size is not None
-    dispatched = tuning.size.free_symbols
+    """The call site at any size; hints are in the source of kernels, rounded like this."""
     hints = hint_point(tuning.site).values
-    values = {s: value for s, value in hints.items() if s not in dispatched}
+    rounded = {s: next_power_of_2(value) for s, value in hints.items()}
     options = tuning.registration.options
-    return place_text(tuning.site, options, values, tuning.hosts)
+    return place_text(tuning.site, options, rounded, tuning.hosts)
 
 
 def _recall_kernel_configs(tuning: Tuning) -> None:
@@ -152,20 +150,21 @@ def _recall_kernel_configs(tuning: Tuning) -> None:
     Raises:
         _NotKnown: if something was not measured.
     """
+    records: dict[int, ConfigRecord] = {}
+
+    def record_of(index: int) -> ConfigRecord:
+        record = known_record(tuning, index)
+        if record is None:
+            raise _NotKnown
+        records[index] = record
+        return record
 
     def known_at(index: int, point: SizePoint) -> ConfigTimes:
         if point.size not in records[index].at:
             raise _NotKnown
         return records[index].at[point.size]
 
-    winners = choose_winners(tuning.measured, tuning.choice_rules())
-    records: dict[int, ConfigRecord] = {}
-    for index in {won.winner for won in winners} - {FALLBACK_INDEX}:
-        record = known_record(tuning, index)
-        if record is None:
-            raise _NotKnown
-        records[index] = record
-    choose_kernel_configs(tuning, records, known_at)
+    choose_kernel_configs(tuning, record_of, known_at)
 
 
 def _cache_entry(

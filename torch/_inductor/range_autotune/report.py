@@ -93,7 +93,7 @@ def log_kernel_configs(configs: Sequence[Segment[KernelConfigs]]) -> None:
     for part in configs:
         if part.winner:
             number = len(part.winner)
-            log.info("Range %s: %d kernels have another config", part.sizes, number)
+            log.info("Range %s: kernels with another config: %d", part.sizes, number)
         for kernel, text in part.winner:
             log.debug("  Kernel %s in range %s: %s", kernel, part.sizes, text)
 

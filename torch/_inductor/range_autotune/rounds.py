@@ -79,13 +79,15 @@ def measure_rounds(tuning: Tuning, beside: Iterable[Tuning] = ()) -> None:
             progress.add_steps(1)
             return measure(competing, point)
 
-        for number, point in order:
-            found[number, point.size] = measure(tuning.rounds[number], point)
-        entries = [[found[i, p.size] for p in row] for i, row in enumerate(points)]
-        conclude(tuning, points, entries, measure_between)
-        if may_have_kernel_configs(tuning):
-            _compare_configs(tuning, search)
-        search.decide()
+        try:
+            for number, point in order:
+                found[number, point.size] = measure(tuning.rounds[number], point)
+            entries = [[found[i, p.size] for p in row] for i, row in enumerate(points)]
+            conclude(tuning, points, entries, measure_between)
+            if may_have_kernel_configs(tuning):
+                _compare_configs(tuning, search)
+        finally:
+            search.decide()
 
 
 def _measure_point(
@@ -252,41 +254,52 @@ def _settle_on_configs(
 def _compare_configs(tuning: Tuning, search: ConfigSearch) -> None:
     """Calls winners with other configs of their kernels; keeps those of parts of ranges."""
     records: dict[int, ConfigRecord] = {}
-    for index, module in tuning.modules.items():
-        if search.has_settled(module.load()):
-            records[index] = ConfigRecord(search.usual_configs(module.load()))
-        else:
-            # Its kernels have no other configs, or were decided on by another process.
-            records[index] = known_record(tuning, index) or ConfigRecord()
+
+    def record_of(index: int) -> ConfigRecord:
+        if index not in records:
+            records[index] = _record(tuning, index, search)
+        return records[index]
 
     def times_at(index: int, point: SizePoint) -> ConfigTimes:
         at = records[index].at
         assert point.size is not None
-        if point.size not in at:
+        if point.size in at:
+            return at[point.size]
+        try:
             at[point.size] = _config_times(tuning, index, search, point)
+        except Exception as e:
+            log.debug("%s: a call with other configs failed", tuning.name, exc_info=e)
+            return {}
         return at[point.size]
 
-    choose_kernel_configs(tuning, records, times_at)
+    choose_kernel_configs(tuning, record_of, times_at)
     remember_records(tuning, records)
+
+
+def _record(tuning: Tuning, index: int, search: ConfigSearch) -> ConfigRecord:
+    """What is known of a candidate's kernels before it is called again."""
+    if index not in tuning.modules:
+        return ConfigRecord()
+    module = tuning.modules[index].load()
+    if search.has_settled(module):
+        return ConfigRecord(search.usual_configs(module))
+    # They have no other configs, or were decided on by an earlier process.
+    return known_record(tuning, index) or ConfigRecord()
 
 
 def _config_times(
     tuning: Tuning, index: int, search: ConfigSearch, point: SizePoint
 ) -> ConfigTimes:
-    """What a call of a candidate takes with each config of its kernels, if that can be told."""
+    """What a call of a candidate takes with each config of its kernels, if it can be told."""
+    if _too_large(tuning, point):
+        return {}
+    module = tuning.modules[index]
 
     def call() -> ConfigTimes:
-        module = tuning.modules[index]
         run = _runner(module, _inputs(tuning, point))
         return search.times_with_each(module.load(), run)
 
-    if _too_large(tuning, point):
-        return {}
-    try:
-        times = call_within(time_limit_s(), "a call of it", call)
-    except Exception as e:
-        log.debug("%s: a call with other configs failed", tuning.name, exc_info=e)
-        return {}
+    times = call_within(time_limit_s(), "a call of it", call)
     log.debug("%s: with each config at size %s: %s", tuning.name, point.size, times)
     return times
 

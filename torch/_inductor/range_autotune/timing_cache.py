@@ -19,6 +19,7 @@ import logging
 import math
 import pathlib
 import platform
+from itertools import chain
 from typing import Any, TYPE_CHECKING
 
 from torch._dynamo.utils import counters
@@ -259,7 +260,7 @@ def lookup_record(place: str, candidate: str) -> ConfigRecord | None:
 
 
 def store_record(place: str, candidate: str, record: ConfigRecord) -> None:
-    """Keeps what ``lookup_record`` finds."""
+    """Keeps what ``lookup_record`` finds, but for sizes with failures that may pass."""
     at = [
         (
             size,
@@ -269,6 +270,9 @@ def store_record(place: str, candidate: str, record: ConfigRecord) -> None:
             },
         )
         for size, times in record.at.items()
+        if not any(
+            map(_may_pass, chain.from_iterable(c.values() for c in times.values()))
+        )
     ]
     path = _path(_of_configs(place, candidate))
     _write(path, {"usual": {**record.usual}, "at": at})
@@ -330,7 +334,11 @@ def _lasts(entry: Entry, index: int) -> bool:
     time = entry.times.get(index)
     if time is None:
         return entry.too_large is not None
-    return not (isinstance(time, Failure) and time.may_pass)
+    return not _may_pass(time)
+
+
+def _may_pass(time: Timing | Failure) -> bool:
+    return isinstance(time, Failure) and time.may_pass
 
 
 def _time_to_json(time: Timing | Failure | None) -> dict[str, Any]:

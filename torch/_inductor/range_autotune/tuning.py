@@ -154,7 +154,7 @@ class Tuning:
         return self.registration.options.include_fallback or forced
 
     def text_of(self, index: int) -> str | None:
-        """A candidate that is in, or was before, as the timing cache knows it."""
+        """A candidate that is in, or was when it was asked for, as the timing cache knows it."""
         if index not in self.texts:
             self.texts[index] = candidate_text(self.traced[index])
         return self.texts[index]
