@@ -73,7 +73,7 @@ def norm_op(config_patches=None):
 
 def usual_configs(sizes, at, usual, measure_within, worth):
     """In the place of ``configs_by_range``: kernels have one config each."""
-    return []
+    return [Segment(sizes, ())]
 
 
 @contextlib.contextmanager
@@ -169,7 +169,7 @@ class TestOnGpu(TestCase):
 
     def test_kernels_of_a_branch_have_its_configs(self):
         op = norm_op({"triton.persistent_inner_reduction_limit": 4096})
-        named, launched = {}, set()
+        named, usuals, launched = {}, [], set()
 
         def fn(x):
             return torch.relu(op(x * 2)) + x
@@ -178,6 +178,7 @@ class TestOnGpu(TestCase):
             """Another one than the usual from 64 on."""
             times = at[max(at)]
             named.update({k: max({*times[k]} - {usual[k]}) for k in usual})
+            usuals.extend(usual.values())
             self.assertEqual(measure_within(DimRange(100, 200), 150)[0], 150)
             return [
                 Segment(DimRange(sizes.start, 64), ()),
@@ -199,8 +200,9 @@ class TestOnGpu(TestCase):
             compiled, code = self.compiled(fn, 1, 4096, configs_by_range)
             with mock.patch.object(CachingAutotuner, "run", run):
                 self.assert_like_eager(compiled, fn, columns=4096)
-        (config_of_branch,) = named.values()
-        self.assertEqual(launched, {(config_of_branch, config_of_branch)})
+        (other,) = named.values()
+        # What a source names is what is launched.
+        self.assertEqual(launched, {(text, text) for text in (other, *usuals)})
         self.assertEqual(code.count("@triton.jit"), 2, msg=code)
 
     @parametrize("everywhere", (False, True))
@@ -233,15 +235,18 @@ class TestOnGpu(TestCase):
         self.assertEqual((looping, keeping), (int(not everywhere), 1), msg=code)
         self.assertEqual(code.count("@triton.jit"), looping + keeping, msg=code)
 
-    def test_two_dispatches_in_cpp(self):
-        op = norm_op()
+    @parametrize("columns", (256, 4096))
+    def test_two_dispatches_in_cpp(self, columns):
+        op = norm_op({"triton.persistent_inner_reduction_limit": 4096})
 
         def fn(x):
             return op(x).sum(0) + op(x.flip(0)).sum(0)
 
         with config.patch(cpp_wrapper=True):
-            compiled, _ = self.compiled(fn)
-        self.assert_like_eager(compiled, fn)
+            compiled, code = self.compiled(fn, columns=columns)
+        self.assert_like_eager(compiled, fn, columns)
+        # There is one config for short rows.
+        self.assertEqual("custom_op_kernel_config" in code, columns == 4096)
 
     def test_cuda_graphs(self):
         op = norm_op()

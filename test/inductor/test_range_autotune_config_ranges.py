@@ -17,7 +17,6 @@ from torch._inductor.kernel.custom_op import CustomOpRangeConfig
 from torch._inductor.range_autotune import (
     config_ranges,
     dispatch,
-    lowering,
     recall,
     rounds,
     size_dispatch,
@@ -232,10 +231,10 @@ class TestEmitted(OpTestCase):
         impls = [lambda x: x.exp() * 1, lambda x: torch.exp(x + 0)]
         self.register(self.op, configs=[CustomOpRangeConfig("x", 0, [(0, 99)], impls)])
 
-    def compile(self, times, settled=True, rows=30, best=0):
+    def compile(self, times, rows=30, best=0):
         """The configs of each branch's operations, and the sizes that were measured."""
         tagged, kernels = [], Kernels(k=times)
-        search = {"has_settled": settled, "usual_configs": {"k": "usual"}}
+        search = {"usual_configs": {"k": "usual"}, "in_doubt": ["k"]}
 
         def lower_branch(gm, name, operands, fakes, outputs, patches):
             self.assertEqual(patches, {})
@@ -271,8 +270,8 @@ class TestEmitted(OpTestCase):
 
     def test_each_branch_has_its_configs_and_a_later_process_the_same(self):
         times = large_from(50, 0.1)
-        # That without other configs, that with, and the op behind the range.
-        tagged = [None, {"k": "large"}, None]
+        # That with the usual configs, that with others, and the op behind the range.
+        tagged = [{"k": "usual"}, {"k": "large"}, None]
         first, measured = self.compile(times)
         self.assertEqual((first, measured[:3]), (tagged, [2, 50, 98]))
         self.assertEqual(self.compile(times), (tagged, []))
@@ -281,7 +280,8 @@ class TestEmitted(OpTestCase):
         with mock.patch.object(rounds, "remember_records"):
             first, _ = self.compile(large_from(50, 0.1))
         again, measured = self.compile(large_from(200, 0.1))
-        self.assertEqual((len(first), again, measured), (3, [None, None], [2, 50, 98]))
+        self.assertEqual((len(first), measured), (3, [2, 50, 98]))
+        self.assertEqual(again, [{"k": "usual"}, None])
 
     def test_hints_are_in_the_source_of_kernels(self):
         times = large_from(50, 0.1)
@@ -293,16 +293,8 @@ class TestEmitted(OpTestCase):
     def test_the_op_itself_and_its_neighbours(self):
         times = large_from(50, 0.1)
         first, _ = self.compile(times, best=FALLBACK_INDEX)
-        # That without is the one behind the range, too.
-        self.assertEqual(first, [None, {"k": "large"}])
+        self.assertEqual(first, [{"k": "usual"}, {"k": "large"}, None])
         self.assertEqual(self.compile(times, best=FALLBACK_INDEX), (first, []))
-
-    def test_kernels_that_another_process_has_decided_on(self):
-        """Inductor's cache has one config of each; how all compared is known from there."""
-        times = large_from(50, 0.1)
-        first, _ = self.compile(times)
-        with mock.patch.object(lowering, "recall", return_value=False):
-            self.assertEqual(self.compile(times, settled=False), (first, []))
 
 
 if __name__ == "__main__":

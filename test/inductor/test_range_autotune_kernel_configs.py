@@ -127,7 +127,7 @@ class TestConfigSearch(TestCase):
 
     def decide(self, search):
         search.settle()
-        search.decide()
+        search.end()
 
     def test_the_best_over_all_sizes(self):
         times = [
@@ -142,7 +142,7 @@ class TestConfigSearch(TestCase):
             self.assertTrue(search.is_undecided(self.module))
             self.decide(search)
             self.assertEqual(kernel.launchers, [launchers[best]])
-            self.assertEqual(kernel.kept, [launchers[best].config])
+            self.assertEqual(kernel.kept, [])  # its source says so
             self.assertFalse(search.is_undecided(self.module))
             with self.assertRaisesRegex(AssertionError, "Inductor benchmarks"):
                 kernel.benchmark_all_configs()
@@ -173,7 +173,6 @@ class TestConfigSearch(TestCase):
         search.call(other, lambda: kernel.run(-0.9))
         self.assertTrue(search.is_undecided(other))
         self.decide(search)
-        self.assertEqual(kernel.kept, [best.config])
         self.assertEqual(kernel.launchers, [best])
 
     def test_a_kernel_that_is_launched_several_times_in_a_call(self):
@@ -207,11 +206,12 @@ class TestConfigSearch(TestCase):
         search = self.search(kernel, (10,))
         search.settle()
         kernel.launchers = kept = kernel.launchers[:]
-        search.decide()
+        search.end()
         self.assertIs(kernel.launchers, kept)
 
     def test_where_it_cannot_be_decided(self):
         kernel = self.kernel(1.0, 2.0)
+        kernel.custom_kernel = True
         search = self.search(kernel, (10,))
         with mock.patch.object(
             kernel, "autotune_to_one_config", side_effect=AssertionError
@@ -229,6 +229,7 @@ class TestConfigSearch(TestCase):
         search.settle()
         self.assertEqual(kernel.launchers, all_launchers[:1])
         self.assertEqual(search.usual_configs(self.module), {"77": names[0]})
+        self.assertEqual(search.in_doubt(self.module), ["77"])
         kernel._cached_launcher = all_launchers[0]
 
         def run():
@@ -244,9 +245,9 @@ class TestConfigSearch(TestCase):
         # Nor does it get the others back where it is loaded once more.
         self.assertEqual(len(kernel.compile_results), 1)
         self.assertEqual(kernel.kept, [])
-        search.decide()
+        search.end()
         self.assertEqual(kernel.launchers, all_launchers[:1])
-        self.assertEqual(kernel.kept, [all_launchers[0].config])
+        self.assertEqual(search.usual_configs(self.module), {})
 
     def test_all_configs_again_and_a_failure(self):
         kernel = self.kernel(1.0, lambda size: 1.5 if size < 100 else 0.8)
@@ -263,7 +264,8 @@ class TestConfigSearch(TestCase):
         kernel = self.kernel(1.0, 1.003, 2.0)
         search = self.search(kernel, (10, 1000))
         search.settle()
-        self.assertEqual(search.usual_configs(self.module), {})
+        self.assertEqual([*search.usual_configs(self.module)], ["77"])
+        self.assertEqual(search.in_doubt(self.module), [])
 
     def test_a_kernel_that_somebody_else_decides_on_meanwhile(self):
         kernel = self.kernel(1.0, lambda size: 1.5 if size < 100 else 0.8)
@@ -271,7 +273,7 @@ class TestConfigSearch(TestCase):
         search.settle()
         kernel.launchers = kept = kernel.launchers[:]
         self.assertEqual(search.times_with_each(self.module, lambda: None), {})
-        search.decide()
+        search.end()
         self.assertIs(kernel.launchers, kept)
 
     def test_kernels_whose_source_cannot_name_a_config(self):
@@ -281,8 +283,10 @@ class TestConfigSearch(TestCase):
             if not by_hand:
                 kernel.inductor_meta["combo_grid_meta"] = {}
             search = self.search(kernel, (10, 1000))
+            (best, _) = kernel.launchers
             search.settle()
             self.assertEqual(search.usual_configs(self.module), {})
+            self.assertEqual((kernel.launchers, kernel.kept), ([best], [best.config]))
             run = lambda kernel=kernel: kernel.run(10)  # noqa: E731
             self.assertEqual(search.times_with_each(self.module, run), {})
 

@@ -13,6 +13,7 @@ from torch._inductor.range_autotune.named_configs import (
     configs_of_kernel,
     content_name,
     content_name_of,
+    function_name,
     PATCH,
     text_of,
     with_config_named,
@@ -71,6 +72,19 @@ class TestNamedConfigs(TestCase):
             with config.patch({PATCH: named}):
                 texts.add(with_config_named(source()))
         self.assertEqual(len(set(map(content_name, texts))), 3)
+
+    def test_all_have_one_function(self):
+        """What was compiled to be measured is not compiled again under another name."""
+        plain = f"triton_per_fused_mean_{content_name(source())}"
+        self.assertEqual(function_name(plain, source()), plain)
+        for warps in (4, 8):
+            named = {content_name(source()): text_of(triton_config(warps, XBLOCK=1))}
+            with config.patch({PATCH: named}):
+                text = with_config_named(source())
+            kernel_name = f"triton_per_fused_mean_{content_name(text)}"
+            self.assertNotEqual(kernel_name, plain)
+            self.assertEqual(function_name(kernel_name, text), plain)
+            self.assertEqual(function_name("triton_", text), "triton_")
 
     def test_the_name_of_a_loaded_kernel(self):
         name = content_name(source())

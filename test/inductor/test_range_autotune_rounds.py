@@ -17,7 +17,7 @@ from torch._inductor.range_autotune import inputs, rounds
 from torch._inductor.range_autotune.candidates import FALLBACK_INDEX
 from torch._inductor.range_autotune.inputs import SizePoint
 from torch._inductor.range_autotune.measure import ChoiceRules, RangeTimes, Timing
-from torch._inductor.range_autotune.ranges import DimRange, Segment
+from torch._inductor.range_autotune.ranges import DimRange
 
 
 class TestCallsAhead(TestCase):
@@ -128,13 +128,8 @@ class TestSettleOnConfigs(TestCase):
 class TestConfigsOfWinners(TestCase):
     """What is called with all configs once winners are known; each is called with a size."""
 
-    def choose(self, cannot=(), in_doubt=(0, 1, 2), decided=None):
-        """
-        What is chosen, and the sizes that each candidate was called at.
-
-        Args:
-            decided: whose kernels have one config, for another process has decided.
-        """
+    def choose(self, cannot=(), in_doubt=(0, 1, 2)):
+        """What is chosen, and the sizes that each candidate was called at."""
         calls = {}
 
         def module(index):
@@ -156,8 +151,8 @@ class TestConfigsOfWinners(TestCase):
             return {"k": {"usual": Timing(1.0), "better": better}}
 
         search = mock.Mock(times_with_each=times_with_each)
-        search.usual_configs = lambda m: {"k": "usual"} if m.index in in_doubt else {}
-        search.has_settled = lambda m: m.index != decided
+        search.usual_configs = lambda m: {"k": "usual"}
+        search.in_doubt = lambda m: ["k"] if m.index in in_doubt else []
         size = sympy.Symbol("s0", positive=True, integer=True)
         measured = [
             RangeTimes(DimRange(start, end), {start: times, end - 1: times})
@@ -182,7 +177,6 @@ class TestConfigsOfWinners(TestCase):
                 inputs, "point_for_size", lambda site, size, n, within: SizePoint(n, {})
             ),
             mock.patch.object(rounds, "_too_large", lambda _, point: point.size == 64),
-            mock.patch.object(rounds, "known_record", lambda _, i: self.known.get(i)),
             mock.patch.object(
                 rounds,
                 "remember_records",
@@ -198,36 +192,35 @@ class TestConfigsOfWinners(TestCase):
 
     def test_at_the_sizes_that_it_won(self):
         chosen, calls = self.choose()
-        better = (("k", "better"),)
-        # The first is cut: between 65 and 128 is 91, at 64 it cannot be called.
-        self.assertEqual([c.winner for c in chosen], [(), better, better])
+        usual, better = (("k", "usual"),), (("k", "better"),)
+        # The first is cut: between 65 and 128 is 91, at 64 it cannot be called. The last
+        # is the op itself, which has no code here.
+        self.assertEqual([c.winner for c in chosen], [usual, better, better, ()])
         self.assertEqual(
             [(c.sizes.start, c.sizes.end) for c in chosen],
-            [(1, 110), (110, 129), (129, 1025)],
+            [(1, 110), (110, 129), (129, 1025), (1025, 2049)],
         )
         self.assertEqual(calls, {0: [1, 65, 128, 91], 1: [129, 1024], 2: []})
 
     def test_where_nothing_is_in_doubt(self):
         chosen, calls = self.choose(in_doubt=(1, 2))
-        self.assertEqual([c.sizes for c in chosen], [DimRange(129, 1025)])
+        self.assertEqual(
+            [(c.sizes.start, c.winner) for c in chosen],
+            [(1, (("k", "usual"),)), (129, (("k", "better"),)), (1025, ())],
+        )
         self.assertEqual((calls[0], calls[2]), ([], []))
 
     def test_where_some_sizes_cannot_be_called(self):
         chosen, calls = self.choose(cannot=(65, 128, 91, 129, 1024))
-        self.assertEqual(chosen, (Segment(DimRange(1, 129), ()),))
+        self.assertEqual([c.winner for c in chosen], [(("k", "usual"),)] * 2 + [()])
         self.assertEqual(calls, {0: [1], 1: [], 2: []})
         # There may be memory another time; the code for 64 ends below it.
         self.assertEqual([*self.known[0].at], [1, 64])
 
-    def test_what_another_process_has_found_out(self):
-        first, _ = self.choose()
+    def test_what_is_kept_for_later_processes(self):
+        self.choose()
         self.assertEqual([*self.known[0].at], [1, 64, 65, 128, 91])
         self.assertNotIn(2, self.known)  # it did not win
-        again, calls = self.choose(decided=0)
-        self.assertEqual((again, calls[0]), (first, []))
-        self.known.clear()
-        rest, calls = self.choose(decided=0)
-        self.assertEqual((rest, calls[0]), (first[2:], []))
 
 
 class TestHostsTime(TestCase):

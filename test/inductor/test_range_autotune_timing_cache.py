@@ -92,7 +92,8 @@ class TestEntries(CacheTestCase):
 
     def test_configs_of_kernels(self):
         times = {"usual": TIMES[0], "other": TIMES[1]}
-        record = ConfigRecord({"kernel": "usual"}, {16: {"kernel": times}, 4096: {}})
+        at = {16: {"kernel": times}, 4096: {}}
+        record = ConfigRecord({"kernel": "usual", "sum": "usual"}, ["kernel"], at)
         self.assertIsNone(lookup_record("here", "zero"))
         store_record("here", "zero", record)
         self.assertEqual(lookup_record("here", "zero"), record)
@@ -104,20 +105,21 @@ class TestEntries(CacheTestCase):
     def test_what_may_pass_is_not_kept_of_configs(self):
         full = {"kernel": {"usual": TIMES[0], "other": Failure("busy", may_pass=True)}}
         fine = {"kernel": {"usual": TIMES[0], "other": TIMES[1]}}
-        store_record("here", "zero", ConfigRecord({}, {1: full, 2: fine}))
-        self.assertEqual(lookup_record("here", "zero"), ConfigRecord({}, {2: fine}))
+        store_record("here", "zero", ConfigRecord({}, [], {1: full, 2: fine}))
+        self.assertEqual(lookup_record("here", "zero"), ConfigRecord({}, [], {2: fine}))
 
     @parametrize(
         "content",
         (
             "",
             "[]",
-            '{"format": 1, "usual": {}, "at": []}',
-            '{"format": 2, "usual": {}}',
-            '{"format": 2, "usual": [], "at": []}',
-            '{"format": 2, "usual": {}, "at": [["x", {}]]}',
-            '{"format": 2, "usual": {}, "at": [[1, {"k": 2}]]}',
-            '{"format": 2, "usual": {}, "at": [[1, {"k": {"c": {"ms": -1, "error": 0}}}]]}',
+            '{"format": 1, "usual": {}, "in_doubt": [], "at": []}',
+            '{"format": 2, "usual": {}, "at": []}',
+            '{"format": 2, "usual": [], "in_doubt": [], "at": []}',
+            '{"format": 2, "usual": {}, "in_doubt": 0, "at": []}',
+            '{"format": 2, "usual": {}, "in_doubt": [], "at": [["x", {}]]}',
+            '{"format": 2, "usual": {}, "in_doubt": [], "at": [[1, {"k": 2}]]}',
+            '{"format": 2, "usual": {}, "in_doubt": [], "at": [[1, {"k": {"c": {"ms": 1}}}]]}',
         ),
     )
     def test_a_damaged_record(self, content):

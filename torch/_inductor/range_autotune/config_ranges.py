@@ -1,8 +1,8 @@
 """
 Configs of a winner's Triton kernels, for parts of the sizes at which it won.
 
-Inductor keeps one config of a kernel for all sizes. Which one is the best does change with
-the size: RMSNorm of 4096 columns on an H200 takes 4 % less with 4 than with 8 warps at 32768
+Inductor keeps one config of a kernel for all sizes. Which one is the best changes with the
+size: RMSNorm of 4096 columns on an H200 takes 4 % less with 4 than with 8 warps at 32768
 rows, and 10 % more at 2, where 16 take 4 % less. Where another config than the usual one
 gains something, a branch of the dispatch gets kernels that name theirs.
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 C = TypeVar("C")
 
-# For each kernel that is not to have its usual config: its name and that config. Sorted.
+# Names of kernels and their configs, sorted.
 KernelConfigs = tuple[tuple[str, str], ...]
 
 # As far as the times of one config differ on a GPU, beside the error of a timing.
@@ -49,7 +49,7 @@ class Winner:
 
     Args:
         index: of the candidate.
-        kernel_configs: of its kernels, where they are not the usual ones.
+        kernel_configs: of those of its kernels that have several.
     """
 
     index: int
@@ -62,11 +62,13 @@ class ConfigRecord:
     What was found out about the configs of one candidate's kernels.
 
     Args:
-        usual: what kernels have settled on, where another one was faster at some size.
-        at: by size; empty times where they cannot be taken.
+        usual: what kernels have settled on.
+        in_doubt: those of them that were faster with another config at some size.
+        at: their times by size; empty where they cannot be taken.
     """
 
     usual: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    in_doubt: Sequence[str] = ()
     at: dict[int, ConfigTimes] = dataclasses.field(default_factory=dict)
 
 
@@ -78,7 +80,7 @@ def with_configs(
 
     Args:
         winners: sorted.
-        configs: sorted; of some of the winners, the usual ones for the rest.
+        configs: sorted; of some of the winners, none for the rest.
     """
     cut: list[Segment[Winner]] = []
     for won in winners:
@@ -121,7 +123,7 @@ def configs_of_winners(
     measure_within: Callable[[int], MeasureConfigs],
 ) -> tuple[Segment[KernelConfigs], ...]:
     """
-    For the ranges of winners that have kernels whose best config is not the same in all.
+    The configs of winners' kernels, the ranges cut where the best ones change.
 
     Args:
         measured: the times that the winners follow from.
@@ -130,16 +132,20 @@ def configs_of_winners(
     """
     chosen: list[Segment[KernelConfigs]] = []
     for won in winners:
-        usual = record_of(won.winner).usual
-        if not usual:
-            continue
-        rows = [row.at for row in measured if row.sizes.overlaps(won.sizes)]
-        sizes = sorted({size for at in rows for size in at if size is not None})
-        measure = measure_within(won.winner)
-        found = [measure(DimRange(size, size + 1), size) for size in sizes]
-        if at := dict(times for times in found if times and times[1]):
-            worth = _WORTH if len(winners) > 1 else _WORTH_A_DISPATCH
-            chosen += configs_by_range(won.sizes, at, usual, measure, worth)
+        record = record_of(won.winner)
+        parts = [Segment(won.sizes, KernelConfigs())]
+        if record.in_doubt:
+            rows = [row.at for row in measured if row.sizes.overlaps(won.sizes)]
+            sizes = sorted({size for at in rows for size in at if size is not None})
+            measure = measure_within(won.winner)
+            found = [measure(DimRange(size, size + 1), size) for size in sizes]
+            if at := dict(times for times in found if times and times[1]):
+                usual = {kernel: record.usual[kernel] for kernel in record.in_doubt}
+                worth = _WORTH if len(winners) > 1 else _WORTH_A_DISPATCH
+                parts = configs_by_range(won.sizes, at, usual, measure, worth)
+        for part in parts:
+            configs = {**record.usual, **dict(part.winner)}
+            chosen.append(Segment(part.sizes, tuple(sorted(configs.items()))))
     return tuple(chosen)
 
 
@@ -151,7 +157,8 @@ def configs_by_range(
     worth: float = _WORTH,
 ) -> list[Segment[KernelConfigs]]:
     """
-    The configs of one winner's kernels, for parts of its range; most often none for all.
+    Configs of one winner's kernels other than the usual, for parts of its range; most often
+    none for all.
 
     Args:
         sizes: the range.

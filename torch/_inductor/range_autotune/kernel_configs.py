@@ -52,10 +52,11 @@ _TUNED_FURTHER = ("coordinate_descent_tuning", "combo_tuning_groups")
 
 class ConfigSearch(CachingAutotunerPlugin):
     """
-    Calls candidates with each config of their kernels, until one is decided on.
+    Calls candidates with each config of their kernels, until these settle on one.
 
-    Candidates may have kernels in common, which are decided on once. Between ``settle`` and
-    ``decide`` a kernel goes on with one config, and may still be called with all.
+    Candidates may have kernels in common, which settle once. Between ``settle`` and ``end``
+    a kernel goes on with one config, and may still be called with all. Which one it is goes
+    into the source of winners' kernels; Inductor's cache has it of those that cannot name it.
 
     Args:
         device: a GPU.
@@ -88,21 +89,16 @@ class ConfigSearch(CachingAutotunerPlugin):
             # Somebody else may have called it meanwhile, and so decided.
             if not scores or not set(scores) <= set(kernel.launchers):
                 continue
-            if any(map(kernel.inductor_meta.get, _TUNED_FURTHER)):
-                _keep_best(kernel, scores)
-            else:
+            if _can_be_named(kernel, min(scores, key=scores.__getitem__)):
                 self._settled[kernel] = _Settled.on_best(kernel, calls, scores)
+            else:
+                _keep_best(kernel, scores)
         self._times.clear()
         self._sampler = None  # and its memory
 
-    def has_settled(self, module: Any) -> bool:
-        """Whether a kernel of a loaded module goes on with one of several configs."""
-        return any(kernel in self._settled for kernel in _kernels_of(module))
-
     def usual_configs(self, module: Any) -> dict[str, str]:
         """
-        The configs that a candidate's kernels have settled on, of those that were slower
-        with it than with another one at some size.
+        The configs that a candidate's kernels have settled on.
 
         Returns:
             As ``named_configs`` has them: by content, as text.
@@ -111,10 +107,19 @@ class ConfigSearch(CachingAutotunerPlugin):
             name: usual
             for kernel in _kernels_of(module)
             if (settled := self._settled.get(kernel))
-            and settled.is_in_doubt()
             and (name := content_name_of(kernel))
             and (usual := text_of(settled.best.config))
         }
+
+    def in_doubt(self, module: Any) -> list[str]:
+        """Those of these kernels that were slower than with another config at some size."""
+        return [
+            name
+            for kernel in _kernels_of(module)
+            if (settled := self._settled.get(kernel))
+            and settled.is_in_doubt()
+            and (name := content_name_of(kernel))
+        ]
 
     def times_with_each(
         self, module: Any, run: Callable[[], Any]
@@ -147,12 +152,13 @@ class ConfigSearch(CachingAutotunerPlugin):
             if (name := content_name_of(kernel))
         }
 
-    def decide(self) -> None:
-        """Has each kernel keep the config that it has settled on."""
+    def end(self) -> None:
+        """Gives up the configs that kernels have not settled on."""
         for kernel, settled in self._settled.items():
             if settled.holds_for(kernel):
                 settled.undo(kernel)
-                _keep_best(kernel, settled.scores)
+                kernel._release_static_launchers_except(settled.best)
+                settled.apply(kernel)
         self._settled.clear()
         self._trials.clear()
         self._sampler = None
@@ -339,14 +345,12 @@ class _Settled:
         launchers: with each config.
         compiled: what they are made of.
         kept: the launcher of the one that it goes on with.
-        scores: by launcher, the lowest is the best.
-        calls: the times that they follow from.
+        calls: the times that it follows from.
     """
 
     launchers: list[Any]
     compiled: list[Any]
     kept: list[Any]
-    scores: Mapping[Hashable, float]
     calls: Sequence[_ConfigTimes]
 
     @classmethod
@@ -359,7 +363,7 @@ class _Settled:
         """A kernel that has several, from now on with the best."""
         best = min(scores, key=scores.__getitem__)
         compiled = kernel.compile_results
-        settled = cls(kernel.launchers, compiled, [best], scores, calls)
+        settled = cls(kernel.launchers, compiled, [best], calls)
         settled.apply(kernel)
         return settled
 
@@ -398,6 +402,13 @@ def _kernels_of(module: Any) -> list[CachingAutotuner]:
         return []
     kernels = [value for value in values if isinstance(value, CachingAutotuner)]
     return list(dict.fromkeys(kernels))
+
+
+def _can_be_named(kernel: CachingAutotuner, launcher: Any) -> bool:
+    """Whether a kernel's source can name the config that a launcher has."""
+    tuned_further = any(map(kernel.inductor_meta.get, _TUNED_FURTHER))
+    named = content_name_of(kernel) is not None and text_of(launcher.config) is not None
+    return named and not tuned_further
 
 
 def _keep_best(kernel: CachingAutotuner, scores: Mapping[Hashable, float]) -> None:

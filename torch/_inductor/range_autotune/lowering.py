@@ -173,7 +173,7 @@ def _measure_and_choose(tuning: Tuning) -> tuple[Segment[Winner], ...]:
             torch.get_device_module(tuning.device).empty_cache()
     winners = choose_winners(tuning.measured, tuning.choice_rules())
     log_winners(tuning, tuning.measured, winners)
-    log_kernel_configs(tuning.kernel_configs)
+    log_kernel_configs(winners, tuning.kernel_configs)
     configured = with_configs(winners, tuning.kernel_configs)
     return _over_possible_sizes(configured, tuning.bounds)
 

@@ -1,9 +1,9 @@
 """
 Triton kernels whose source says which config they have.
 
-A kernel's configs are made where its source is loaded, and one of them is kept for every
-size that it is called with. A branch of a dispatch is for some sizes: where another config
-is better there, its kernels have a source of their own that names the config.
+A kernel's configs are made where its source is loaded, and Inductor keeps the one that is
+the best at the first call. What a winner was measured with is emitted: its kernels name their
+configs, each branch of a dispatch its own.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import re
 from typing import Any, TYPE_CHECKING
 
 from .. import config
@@ -68,6 +69,23 @@ def with_config_named(source: str) -> str:
     if text is None:
         return source
     return source.replace(_NAME, f"{_NAME}, '{_FIELD}': {text!r}", 1)
+
+
+def function_name(kernel_name: str, source: str) -> str:
+    """
+    The name of a kernel's function, from the kernel's.
+
+    A kernel that names its config has the function of the one that does not, which was
+    compiled to be measured.
+
+    Args:
+        source: the kernel's, its name left open.
+    """
+    plain = re.sub(rf", '{_FIELD}': '[^']*'", "", source, count=1)
+    own = content_name(source)
+    if plain == source or not kernel_name.endswith(own):
+        return kernel_name
+    return kernel_name.removesuffix(own) + content_name(plain)
 
 
 def text_of(triton_config: Any) -> str | None:

@@ -115,9 +115,8 @@ def remember(tuning: Tuning, competing: Round, point: SizePoint, entry: Entry) -
 
 
 def may_have_kernel_configs(tuning: Tuning) -> bool:
-    """Whether kernels' configs may differ by size; ranks in step leave them to Inductor."""
-    symbolic = tuning.size is not None and bool(tuning.size.free_symbols)
-    return symbolic and not tuning.ranks and tuning.device.type != "cpu"
+    """Whether kernels may have several; ranks in step leave them to Inductor."""
+    return not tuning.ranks and tuning.device.type != "cpu"
 
 
 def known_record(tuning: Tuning, index: int) -> ConfigRecord | None:
@@ -129,7 +128,7 @@ def known_record(tuning: Tuning, index: int) -> ConfigRecord | None:
 
 
 def remember_records(tuning: Tuning, records: Mapping[int, ConfigRecord]) -> None:
-    """For later processes, in which kernels have the config that they are to keep only."""
+    """For later processes."""
     place = _place_of_record(tuning)
     for index, record in records.items():
         text = tuning.text_of(index)

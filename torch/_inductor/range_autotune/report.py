@@ -88,14 +88,17 @@ def log_winners(
         log.info("=== All ranges selected the same implementation ===")
 
 
-def log_kernel_configs(configs: Sequence[Segment[KernelConfigs]]) -> None:
-    """Where kernels do not have their usual configs; which ones at DEBUG."""
-    for part in configs:
-        if part.winner:
-            number = len(part.winner)
-            log.info("Range %s: kernels with another config: %d", part.sizes, number)
-        for kernel, text in part.winner:
-            log.debug("  Kernel %s in range %s: %s", kernel, part.sizes, text)
+def log_kernel_configs(
+    winners: Sequence[Segment[int]], configs: Sequence[Segment[KernelConfigs]]
+) -> None:
+    """Where a winner's kernels change their configs; which ones they have at DEBUG."""
+    for won in winners:
+        parts = [part for part in configs if part.sizes.overlaps(won.sizes)]
+        if cuts := ", ".join(str(part.sizes.start) for part in parts[1:]):
+            log.info("Range %s: kernels change their configs at %s", won.sizes, cuts)
+        for part in parts:
+            for kernel, text in part.winner:
+                log.debug("  Kernel %s in range %s: %s", kernel, part.sizes, text)
 
 
 def _log_cuts(tuning: Tuning, measured: Sequence[RangeTimes]) -> None:

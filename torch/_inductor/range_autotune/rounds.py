@@ -19,7 +19,6 @@ from .measure import Failure, time_candidates, Times
 from .numerics import find_mismatch, NotCompared
 from .places import in_order, points_of_rounds, spread
 from .recall import (
-    known_record,
     may_have_kernel_configs,
     remember,
     remember_records,
@@ -87,7 +86,7 @@ def measure_rounds(tuning: Tuning, beside: Iterable[Tuning] = ()) -> None:
             if may_have_kernel_configs(tuning):
                 _compare_configs(tuning, search)
         finally:
-            search.decide()
+            search.end()
 
 
 def _measure_point(
@@ -277,14 +276,11 @@ def _compare_configs(tuning: Tuning, search: ConfigSearch) -> None:
 
 
 def _record(tuning: Tuning, index: int, search: ConfigSearch) -> ConfigRecord:
-    """What is known of a candidate's kernels before it is called again."""
+    """What is known of a candidate's kernels before it is called with each config again."""
     if index not in tuning.modules:
         return ConfigRecord()
     module = tuning.modules[index].load()
-    if search.has_settled(module):
-        return ConfigRecord(search.usual_configs(module))
-    # They have no other configs, or were decided on by an earlier process.
-    return known_record(tuning, index) or ConfigRecord()
+    return ConfigRecord(search.usual_configs(module), search.in_doubt(module))
 
 
 def _config_times(

@@ -253,8 +253,9 @@ def lookup_record(place: str, candidate: str) -> ConfigRecord | None:
         if content["format"] != _FORMAT:
             return None
         usual = {str(kernel): str(name) for kernel, name in content["usual"].items()}
+        in_doubt = [kernel for kernel in content["in_doubt"] if kernel in usual]
         at = {int(size): _times_from_json(times) for size, times in content["at"]}
-        return ConfigRecord(usual, at)
+        return ConfigRecord(usual, in_doubt, at)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
@@ -275,7 +276,8 @@ def store_record(place: str, candidate: str, record: ConfigRecord) -> None:
         )
     ]
     path = _path(_of_configs(place, candidate))
-    _write(path, {"usual": {**record.usual}, "at": at})
+    content = {"usual": {**record.usual}, "in_doubt": [*record.in_doubt], "at": at}
+    _write(path, content)
 
 
 def _of_configs(place: str, candidate: str) -> str:

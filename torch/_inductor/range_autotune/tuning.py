@@ -103,7 +103,7 @@ class Tuning:
         not_compared: whose were not, at a size, and why.
         texts: of candidates, for the timing cache; None for those that it cannot know.
         measured: the times that the winners follow from, range by range.
-        kernel_configs: for parts of the ranges of winners, where they are not the usual.
+        kernel_configs: of winners, for parts of their ranges.
         winners: over all sizes that can occur; None until it is decided.
         branches: of dispatches, lowered; equal call sites share them.
         first: an equal call site, which is compiled and measured in this one's place.
