@@ -125,10 +125,6 @@ class TestConfigSearch(TestCase):
             self.assertEqual(kernel._plugins, [])
         return search
 
-    def decide(self, search):
-        search.settle()
-        search.end()
-
     def test_the_best_over_all_sizes(self):
         times = [
             lambda size: 1.0 if size < 100 else 2.0,
@@ -140,7 +136,7 @@ class TestConfigSearch(TestCase):
             launchers = kernel.launchers
             search = self.search(kernel, sizes)
             self.assertTrue(search.is_undecided(self.module))
-            self.decide(search)
+            search.settle()
             self.assertEqual(kernel.launchers, [launchers[best]])
             self.assertEqual(kernel.kept, [])  # its source says so
             self.assertFalse(search.is_undecided(self.module))
@@ -154,7 +150,7 @@ class TestConfigSearch(TestCase):
                 lambda size: 0.0012 if size < 100 else 1.0,
             )
             launchers = kernel.launchers
-            self.decide(self.search(kernel, (10, 1000), lambda _, ms=rest_ms: ms))
+            self.search(kernel, (10, 1000), lambda _, ms=rest_ms: ms).settle()
             self.assertEqual(kernel.launchers, [launchers[best]])
 
     def test_one_config_is_no_choice(self):
@@ -162,7 +158,7 @@ class TestConfigSearch(TestCase):
         search = self.search(kernel, (10, 20))
         self.assertEqual(len(self.gpu.launched), 2)
         self.assertFalse(search.is_undecided(self.module))
-        self.decide(search)
+        search.settle()
         self.assertEqual(len(kernel.launchers), 1)
 
     def test_a_kernel_of_two_candidates_is_decided_on_once(self):
@@ -172,7 +168,7 @@ class TestConfigSearch(TestCase):
         other = types.SimpleNamespace(kernel=kernel)
         search.call(other, lambda: kernel.run(-0.9))
         self.assertTrue(search.is_undecided(other))
-        self.decide(search)
+        search.settle()
         self.assertEqual(kernel.launchers, [best])
 
     def test_a_kernel_that_is_launched_several_times_in_a_call(self):
@@ -182,7 +178,7 @@ class TestConfigSearch(TestCase):
         self.module.kernel = kernel
         search = ConfigSearch(torch.device("cuda"))
         search.call(self.module, lambda: [kernel.run(n) for n in (1, 3, 1)])
-        self.decide(search)
+        search.settle()
         self.assertEqual(kernel.launchers, [first])
 
     def test_kernels_take_their_turns_at_once(self):
@@ -193,14 +189,14 @@ class TestConfigSearch(TestCase):
         calls = []
         search.call(self.module, lambda: calls.append((two.run(1), three.run(1))))
         self.assertEqual(len(calls), 3 * (1 + 3) + 3)
-        self.decide(search)
+        search.settle()
         self.assertEqual(two.launchers + three.launchers, best)
 
     def test_a_kernel_that_somebody_else_has_decided_on(self):
         kernel = self.kernel(1.0, 2.0)
         search = self.search(kernel, (10,))
         kernel.launchers = kept = kernel.launchers[1:]
-        self.decide(search)
+        search.settle()
         self.assertIs(kernel.launchers, kept)
         kernel = self.kernel(1.0, 2.0)
         search = self.search(kernel, (10,))
@@ -216,7 +212,7 @@ class TestConfigSearch(TestCase):
         with mock.patch.object(
             kernel, "autotune_to_one_config", side_effect=AssertionError
         ):
-            self.decide(search)
+            search.settle()
         self.assertEqual(len(kernel.launchers), 2)
         self.assertNotIn("benchmark_all_configs", vars(kernel))
 
@@ -245,9 +241,16 @@ class TestConfigSearch(TestCase):
         # Nor does it get the others back where it is loaded once more.
         self.assertEqual(len(kernel.compile_results), 1)
         self.assertEqual(kernel.kept, [])
+        kernel._cached_launcher = all_launchers[0]
         search.end()
-        self.assertEqual(kernel.launchers, all_launchers[:1])
+        # The next search may choose again.
+        self.assertEqual(kernel.launchers, all_launchers)
+        self.assertEqual(len(kernel.compile_results), 3)
+        self.assertIsNone(kernel._cached_launcher)
         self.assertEqual(search.usual_configs(self.module), {})
+        again = self.search(kernel, (1000,))
+        again.settle()
+        self.assertEqual(kernel.launchers, all_launchers[1:2])
 
     def test_all_configs_again_and_a_failure(self):
         kernel = self.kernel(1.0, lambda size: 1.5 if size < 100 else 0.8)
@@ -295,7 +298,7 @@ class TestConfigSearch(TestCase):
         slowly = itertools.chain([20.0] * 4, itertools.repeat(9.0))
         kernel = self.kernel(lambda size: next(slowly), 8.0)
         _, best = kernel.launchers
-        self.decide(self.search(kernel, (10,)))
+        self.search(kernel, (10,)).settle()
         self.assertEqual(kernel.launchers, [best])
 
     @parametrize("how", ("coordinate_descent_tuning", "combo_tuning_groups"))
@@ -368,7 +371,7 @@ class TestConfigSearch(TestCase):
     def test_a_config_that_fails_somewhere_is_out(self):
         kernel = self.kernel(self.fails_unless(lambda size: size < 100), 1.0)
         _, works = kernel.launchers
-        self.decide(self.search(kernel, (10, 1000)))
+        self.search(kernel, (10, 1000)).settle()
         self.assertEqual(kernel.launchers, [works])
 
     def test_a_call_in_which_a_config_fails_tells_nothing(self):
@@ -380,7 +383,7 @@ class TestConfigSearch(TestCase):
         search.call(self.module, lambda: [kernel.run(next(sizes)) for _ in range(2)])
         (times,) = search._times[kernel]
         self.assertAlmostEqual(times[works].ms, 2.0)
-        self.decide(search)
+        search.settle()
         self.assertEqual(kernel.launchers, [works])
 
     def test_where_all_fail(self):
@@ -396,20 +399,20 @@ class TestConfigSearch(TestCase):
         with self.assertRaises(KeyboardInterrupt):
             search.call(self.module, mock.Mock(side_effect=KeyboardInterrupt))
         self.assertEqual(kernel._plugins, [])
-        self.decide(search)
+        search.end()
         self.assertIs(search.pre_autotune(kernel, 10, stream=7), DEFER)
 
     def test_nothing_in_common(self):
         kernel = self.kernel(
             *(self.fails_unless(lambda size, n=n: size == n) for n in (10, 20))
         )
-        self.decide(self.search(kernel, (10, 20)))
+        self.search(kernel, (10, 20)).settle()
         self.assertEqual((len(kernel.launchers), kernel.kept), (2, []))
 
     def test_times_of_nothing(self):
         kernel = self.kernel(0.0, 0.0)
         first = kernel.launchers[0]
-        self.decide(self.search(kernel, (10,)))
+        self.search(kernel, (10,)).settle()
         self.assertEqual(kernel.launchers, [first])
 
 

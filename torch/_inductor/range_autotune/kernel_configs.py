@@ -153,12 +153,14 @@ class ConfigSearch(CachingAutotunerPlugin):
         }
 
     def end(self) -> None:
-        """Gives up the configs that kernels have not settled on."""
+        """
+        Gives kernels all their configs back.
+
+        A later search in this process may come upon the same kernels.
+        """
         for kernel, settled in self._settled.items():
             if settled.holds_for(kernel):
                 settled.undo(kernel)
-                kernel._release_static_launchers_except(settled.best)
-                settled.apply(kernel)
         self._settled.clear()
         self._trials.clear()
         self._sampler = None
