@@ -137,7 +137,7 @@ def remember_records(tuning: Tuning, records: Mapping[int, ConfigRecord]) -> Non
 
 
 def _place_of_record(tuning: Tuning) -> str | None:
-    """The call site at any size; hints are in the source of kernels, rounded like this."""
+    """The call site at the model's sizes, rounded as they are in the source of kernels."""
     hints = hint_point(tuning.site).values
     rounded = {s: next_power_of_2(value) for s, value in hints.items()}
     options = tuning.registration.options

@@ -18,11 +18,7 @@ from .limits import call_within, is_out_of_memory, time_limit_s
 from .measure import Failure, time_candidates, Times
 from .numerics import find_mismatch, NotCompared
 from .places import in_order, points_of_rounds, spread
-from .recall import (
-    may_have_kernel_configs,
-    remember,
-    remember_records,
-)
+from .recall import may_have_kernel_configs, remember, remember_records
 from .timing_cache import Entry
 from .trial import try_in_process
 from .tuning import LEFT_OUT_ELSEWHERE

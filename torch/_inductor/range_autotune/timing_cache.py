@@ -242,7 +242,7 @@ def lookup_record(place: str, candidate: str) -> ConfigRecord | None:
     What was found out about the configs of a candidate's kernels; None if nothing was.
 
     Args:
-        place: as ``place_text`` gives it, the dispatch dimension without a value.
+        place: as ``place_text`` gives it, for the sizes that the model is compiled with.
         candidate: as ``candidate_text`` gives it.
     """
     path = _path(_of_configs(place, candidate))
