@@ -89,8 +89,9 @@ class ConfigSearch(CachingAutotunerPlugin):
             # Somebody else may have called it meanwhile, and so decided.
             if not scores or not set(scores) <= set(kernel.launchers):
                 continue
-            if _can_be_named(kernel, min(scores, key=scores.__getitem__)):
-                self._settled[kernel] = _Settled.on_best(kernel, calls, scores)
+            best = min(scores, key=scores.__getitem__)
+            if _can_be_named(kernel, best):
+                self._settled[kernel] = _Settled.on(best, kernel, calls)
             else:
                 _keep_best(kernel, scores)
         self._times.clear()
@@ -356,16 +357,11 @@ class _Settled:
     calls: Sequence[_ConfigTimes]
 
     @classmethod
-    def on_best(
-        cls,
-        kernel: CachingAutotuner,
-        calls: Sequence[_ConfigTimes],
-        scores: Mapping[Any, float],
+    def on(
+        cls, best: Any, kernel: CachingAutotuner, calls: Sequence[_ConfigTimes]
     ) -> _Settled:
         """A kernel that has several, from now on with the best."""
-        best = min(scores, key=scores.__getitem__)
-        compiled = kernel.compile_results
-        settled = cls(kernel.launchers, compiled, [best], calls)
+        settled = cls(kernel.launchers, kernel.compile_results, [best], calls)
         settled.apply(kernel)
         return settled
 
