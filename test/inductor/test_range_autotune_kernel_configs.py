@@ -295,8 +295,8 @@ class TestConfigSearch(TestCase):
 
     def test_a_clock_that_gets_faster(self):
         """Times of later calls may be less than those of launches before."""
-        slowly = itertools.chain([20.0] * 4, itertools.repeat(9.0))
-        kernel = self.kernel(lambda size: next(slowly), 8.0)
+        slowly = itertools.chain([2.0] * 4, itertools.repeat(0.9))
+        kernel = self.kernel(lambda size: next(slowly), 0.8)
         _, best = kernel.launchers
         self.search(kernel, (10,)).settle()
         self.assertEqual(kernel.launchers, [best])
