@@ -281,6 +281,25 @@ class TestSizesOfZeroAndNone(UsesTestCase):
                 expected = torch.arange(1, size, device=DEVICE) + marker
                 self.assertEqual(compiled(ramp(size)), expected)
 
+    @torch._dynamo.config.patch(capture_scalar_outputs=True)
+    def test_size_that_is_checked_against_another(self):
+        """A branch, which does not know the other one, has no assertion of it."""
+        op = identity_op()
+        register(op, plus(1), plus(2))
+
+        def fn(x, kept):
+            size = kept.item()
+            torch._check(size >= 2)
+            torch._check(size <= x.shape[0])
+            return op(x[:size])
+
+        with made_up_times(best_by_range):
+            compiled = compile_at(fn, ramp(128), torch.tensor(100))
+        with no_recompile:
+            for size, marker in ((2, 1), (511, 1), (512, 2), (3000, 0)):
+                expected = ramp(3000)[:size] + marker
+                self.assertEqual(compiled(ramp(3000), torch.tensor(size)), expected)
+
 
 class Scaler:
     def __init__(self, marker):

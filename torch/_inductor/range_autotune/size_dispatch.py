@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     import sympy
+    from torch.utils._ordered_set import OrderedSet
 
     import torch
 
@@ -47,6 +48,15 @@ class _BranchLowering(SubgraphLowering):
         """No assertions on inputs: they are for those who call from outside."""
         super().init_wrapper_code(*args, **kwargs)
         self.wrapper_code._pending_input_asserts.clear()
+
+    def create_deferred_runtime_asserts(
+        self, n: torch.fx.Node, new_unbacked_defs: OrderedSet[sympy.Symbol]
+    ) -> None:
+        """None on inputs: their symbols are checked where they come from."""
+        if n.op == "placeholder":
+            self.bound_unbacked_symbols |= new_unbacked_defs
+        else:
+            super().create_deferred_runtime_asserts(n, new_unbacked_defs)
 
     def _update_scheduler(self) -> None:
         """The dispatch is an operation on a device, and runs with that set."""
