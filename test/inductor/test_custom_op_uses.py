@@ -300,6 +300,16 @@ class TestSizesOfZeroAndNone(UsesTestCase):
                 expected = ramp(3000)[:size] + marker
                 self.assertEqual(compiled(ramp(3000), torch.tensor(size)), expected)
 
+    @config.patch({"test_configs.force_custom_op_decomposition": True})
+    def test_ops_that_are_made_of_each_other(self):
+        """Inside of what an op was decided to be it is not decided again."""
+        first, second = identity_op(), identity_op()
+        register(first, second, lambda x: second(x) * 1, include_fallback=False)
+        register(second, first, lambda x: first(x) * 1, include_fallback=False)
+        with made_up_times(best_by_range):
+            compiled = compile_at(lambda x: first(x) + 1, ramp(128, 4))
+        self.assert_markers(compiled, {2: 1, 511: 1, 512: 1})
+
 
 class Scaler:
     def __init__(self, marker):

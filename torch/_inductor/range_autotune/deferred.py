@@ -82,6 +82,9 @@ class _Waiting:
         self._resolve = resolve
         # Inductor's config may be another one here than when the scheduler starts.
         self._context = contextvars.copy_context()
+        # Nor are calls of these tuned in what was chosen: it may be called by them itself.
+        calls = (call.op for call in tuning.site.calls)
+        self._not_tuned = {*V.active_user_lowering_ops, *calls}
         layouts = [_layout(tensor) for tensor in tuning.outputs.tensors]
         self.stand_ins = [DeferredBuffer(layout, self) for layout in layouts]
 
@@ -89,7 +92,7 @@ class _Waiting:
         """Puts what was chosen in the place of the buffers that stand for it."""
         graph = V.graph
         operations, buffers = len(graph.operations), len(graph.buffers)
-        with lowered_as_not_registered(call.op for call in self.tuning.site.calls):
+        with lowered_as_not_registered(self._not_tuned):
             results = self._context.run(self._resolve)
             owned = _own_buffers(results, self.stand_ins, graph.buffers[buffers:])
         for buffer in graph.buffers[buffers:]:
