@@ -166,6 +166,16 @@ class TestEmittedCode(FusionTestCase):
 
         self.check(fn, lambda n: (rows(n),), 1, 1)
 
+    def test_residual_read_elsewhere_too(self):
+        """The sum in front of a norm, which a later layer reads, is one more output."""
+        op = tuned_op()
+
+        def fn(x, product):
+            residual = x + product
+            return residual, op(residual).sum(-1)
+
+        self.check(fn, lambda n: (rows(n), rows(n).cos()), 1, 1)
+
     def test_reduction_stays_outside(self):
         op = tuned_op()
         self.check(
@@ -257,11 +267,13 @@ def traced(fn, *args):
     )
 
     mode = FakeTensorMode(shape_env=ShapeEnv())
-    context = StatelessSymbolicContext([DimDynamic.DYNAMIC, DimDynamic.STATIC])
-    fakes = [
-        mode.from_tensor(arg, symbolic_context=context if arg.dim() == 2 else None)
-        for arg in args
-    ]
+    fakes = []
+    for arg in args:
+        sizes = [DimDynamic.STATIC] * arg.dim()
+        if arg.dim() == 2:
+            sizes[0] = DimDynamic.DYNAMIC
+        context = StatelessSymbolicContext(sizes)
+        fakes.append(mode.from_tensor(arg, symbolic_context=context))
     return make_fx(fn, tracing_mode="real")(*fakes)
 
 
@@ -294,14 +306,49 @@ class TestLegality(FusionTestCase):
 
         self.assertEqual(self.joined(fn, rows(4)), ["op", "sin"])
 
-    def test_producer_with_another_reader_stays_outside(self):
+    def test_producer_with_another_reader(self):
         op = tuned_op()
 
         def fn(x):
             z = x.sin()
-            return op(z.cos()), z
+            return op(z.cos()), z, z.sum()
 
-        self.assertEqual(self.joined(fn, rows(4)), ["cos", "op"])
+        self.assertEqual(self.joined(fn, rows(4)), ["sin", "cos", "op"])
+
+    def test_producer_whose_other_reader_leads_back_stays_outside(self):
+        op = tuned_op()
+
+        def fn(x):
+            z = x.sin()
+            return op(z.cos() + z.sum(-1, keepdim=True))
+
+        self.assertEqual(self.joined(fn, rows(4)), ["cos", "add", "op"])
+
+        def behind(x):
+            z = x.sin()
+            return op(z) * z.sum(-1, keepdim=True).cos()
+
+        self.assertEqual(self.joined(behind, rows(4)), ["op", "cos", "mul"])
+
+    def test_producer_of_what_is_not_stored_stays_outside(self):
+        """Unless nobody else reads it."""
+        op = tuned_op()
+
+        def fn(x):
+            z = torch.cat([x[:, 4:], x[:, :4]], -1).sin()
+            return op(z), z
+
+        self.assertEqual(self.joined(fn, rows(4)), ["op"])
+        self.assertEqual(self.joined(lambda x: fn(x)[0], rows(4)), ["sin", "op"])
+
+    def test_producer_of_one_size_with_another_reader_stays_outside(self):
+        op = tuned_op()
+
+        def fn(x, weight):
+            scale = weight + 1
+            return op(x * scale), scale
+
+        self.assertEqual(self.joined(fn, rows(4), rows(1)[0]), ["mul", "op"])
 
     def test_nothing_moves_past_a_write(self):
         op = tuned_op()

@@ -132,6 +132,20 @@ class TestOnGpu(TestCase):
         self.assert_like_eager(compiled, fn)
         self.assertEqual(code.count("@triton.jit"), 2, msg=code)
 
+    @parametrize("bias", (False, True))
+    def test_sum_behind_a_product_is_the_kernels(self, bias):
+        """As unregistered: the GEMM neither adds it nor copies it first."""
+        op, weight, other = norm_op(), rows(256), rows(256)[0]
+
+        def fn(x):
+            y = (other if bias else x) + x @ weight
+            return op(y), y.sin()
+
+        compiled, code = self.compiled(fn)
+        self.assert_like_eager(compiled, fn)
+        self.assertNotIn("addmm", code)
+        self.assertEqual(code.count("@triton.jit"), 3, msg=code)  # sin for one
+
     @parametrize("winners", (1, 2))
     def test_kernels_of_winners_are_compiled_once(self, winners):
         op = norm_op()

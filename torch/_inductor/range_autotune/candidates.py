@@ -241,7 +241,7 @@ def trace_plain(site: CallSite, outputs: Outputs) -> TracedCandidate | None:
     Returns:
         None if there is no such thing.
     """
-    bodies = [_plain_body(c.op, outputs.tensors[0].device) for c in site.calls]
+    bodies = [plain_body(c.op, outputs.tensors[0].device) for c in site.calls]
     calls = [
         functools.partial(_call, body, call.op)
         for body, call in zip(bodies, site.calls)
@@ -273,9 +273,10 @@ def at_site(traced: TracedCandidate, site: CallSite) -> TracedCandidate:
     return TracedCandidate(traced.candidate, graph)
 
 
-def _plain_body(
+def plain_body(
     op: torch._ops.OpOverload, device: torch.device
 ) -> Callable[..., Any] | None:
+    """What Inductor would look into to lower an op that nobody registered; None for nothing."""
     from ..decomposition import select_decomp_table
     from ..lowering import fallbacks, lowerings
 

@@ -4,7 +4,7 @@ if it stood alone.
 
 An FX pass behind the post-grad passes. A call whose choice depends on a symbolic size
 becomes one node with a small graph inside: the op, the pointwise work on its result, and
-what is computed only for these. Candidates are that graph with the op replaced, so that
+that on what these read. Candidates are that graph with the op replaced, so that
 tracing, measuring and emitting all see the fused whole.
 """
 
@@ -27,6 +27,7 @@ from torch.utils import _pytree as pytree
 import torch
 
 from .. import config
+from ..utils import is_view
 from .functional import written
 from .joint import can_join, joined
 from .signatures import argument_names
@@ -34,7 +35,7 @@ from .stale_code import registration_of
 
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from .registration import Registration
 
@@ -191,17 +192,32 @@ def _add_producers(
     calls: Sequence[torch.fx.Node],
     taken: set[torch.fx.Node],
 ) -> None:
-    """Adds what is computed for the region only, back to the last write before it."""
+    """
+    Adds what the region's inputs are computed with, back to the last write before it.
+
+    What others read, too, is one more output: it has to be written anyway, but need not be
+    read again.
+    """
+    # Nodes outside that the region depends on: what they read cannot be inside.
+    before: set[torch.fx.Node] = set()
     node = max(members, key=list(calls[0].graph.nodes).index)
     while node.op != "root" and len(members) < _MOST_NODES:
         if node not in members:
             if may_write(node):
                 break
-            used_inside = bool(node.users) and all(u in members for u in node.users)
-            if used_inside and is_pointwise(node) and node not in taken:
-                steps = 1 + min(members[user] for user in node.users)
-                if steps <= _most_steps():
-                    members[node] = steps
+            inside = [members[user] for user in node.users if user in members]
+            leads_in = any(user in before for user in node.users)
+            steps = 1 + min(inside, default=0)
+            if (
+                inside
+                and not leads_in
+                and node not in taken
+                and steps <= _most_steps()
+                and can_precede(node, members)
+            ):
+                members[node] = steps
+            elif inside or leads_in:
+                before.add(node)
         node = node.prev
 
 
@@ -217,6 +233,55 @@ def can_follow(node: torch.fx.Node, calls: Sequence[torch.fx.Node]) -> bool:
         for result in pytree.tree_leaves([call.meta.get("val") for call in calls])
         if isinstance(result, torch.Tensor)
     )
+
+
+def can_precede(node: torch.fx.Node, members: Collection[torch.fx.Node]) -> bool:
+    """
+    Whether a node that the region reads may be computed in each branch.
+
+    If others read it, too, nothing shall have to be stored for it that is not; and of what
+    has one size always, such as a weight, one region is no better place than another.
+    """
+    if not is_pointwise(node):
+        return False
+    if all(user in members for user in node.users):
+        return True
+    symbolic = node.meta["val"]._has_symbolic_sizes_strides
+    return symbolic and _is_computed_from_stored(node)
+
+
+def _is_computed_from_stored(node: torch.fx.Node) -> bool:
+    """
+    Whether the values that a pointwise node comes from lie in memory in any case, where
+    random numbers, for one, are made as they are read.
+    """
+    from ..lowering import fallbacks, lowerings
+
+    seen: set[torch.fx.Node] = set()
+    left = [node]
+    while left:
+        node = left.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        lowering = lowerings.get(node.target)  # type: ignore[call-overload]  # None for a name
+        if is_pointwise(node) or _shows_another(node):
+            left += node.all_input_nodes
+        elif (
+            lowering is not None
+            and lowering.__module__ == "torch._inductor.lowering"
+            and node.target not in fallbacks
+        ):
+            return False
+    return True
+
+
+def _shows_another(node: torch.fx.Node) -> bool:
+    """Whether a node's value is in the memory of one that it reads."""
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        return is_view(target)
+    return target is operator.getitem
 
 
 def can_follow_as_call(node: torch.fx.Node, calls: Sequence[torch.fx.Node]) -> bool:

@@ -1,0 +1,126 @@
+# Owner(s): ["module: inductor"]
+"""How the body of a registered op reads its arguments."""
+
+from __future__ import annotations
+
+import itertools
+from unittest import mock
+
+from torch._inductor.lowering import user_lowerings
+from torch._inductor.test_case import run_tests, TestCase
+from torch._inductor.virtualized import V
+
+import torch
+from torch._inductor import config
+from torch._inductor.kernel.custom_op import (
+    CustomOpConfig,
+    register_custom_op_autotuning,
+)
+from torch._inductor.range_autotune import plain_reads
+from torch._inductor.range_autotune.plain_reads import is_pointwise_read
+
+
+_numbers = itertools.count()
+
+
+def norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * weight
+
+
+def total(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return x.sum(-1, keepdim=True) * weight
+
+
+def product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return x @ weight.diag()
+
+
+class TestPlainReads(TestCase):
+    def setUp(self):
+        super().setUp()
+        before = dict(user_lowerings)
+        self.addCleanup(lambda: (user_lowerings.clear(), user_lowerings.update(before)))
+
+    def op(self, body, registered=True):
+        name = f"plain_reads::op{next(_numbers)}"
+        op = torch.library.custom_op(name, mutates_args=())(body)
+        op.register_fake(lambda x, weight: torch.empty_like(x))
+        if registered:
+            register_custom_op_autotuning(op, configs=[CustomOpConfig(body)])
+        return op
+
+    def reads(self, fn):
+        """Whether all that reads the product in a graph is such work."""
+        from torch._subclasses.fake_tensor import FakeTensorMode
+        from torch.fx.experimental.proxy_tensor import make_fx
+        from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+        mode = FakeTensorMode(shape_env=ShapeEnv())
+        x, weight = (mode.from_tensor(torch.rand(s)) for s in [(4, 8), (8,)])
+        gm = make_fx(fn, tracing_mode="real")(x, weight)
+        neg = next(n for n in gm.graph.nodes if n.target is torch.ops.aten.neg.default)
+        with V.set_fake_mode(mode):
+            return [is_pointwise_read(use, neg) for use in neg.users]
+
+    def test_body_of_pointwise_reads(self):
+        op = self.op(norm)
+        self.assertEqual(self.reads(lambda x, w: op(-x, w)), [True])
+
+    def test_body_of_other_reads(self):
+        first, second = self.op(total), self.op(product)
+        self.assertEqual(
+            self.reads(lambda x, w: (first(y := -x, w), second(y, w))), [False] * 2
+        )
+
+    def test_the_argument_counts(self):
+        op = self.op(product)
+        self.assertEqual(self.reads(lambda x, w: op(x, -w)), [False])
+        op = self.op(total)
+        self.assertEqual(self.reads(lambda x, w: op(x, -w)), [True])
+
+    def test_through_views(self):
+        op, other = self.op(norm), self.op(total)
+
+        def fn(x, w):
+            y = -x
+            view = y.view(2, 2, 8)
+            return op(view, w), view.sin(), y.view(4, 8)
+
+        self.assertEqual(self.reads(fn), [True, False])
+        self.assertEqual(self.reads(lambda x, w: other((-x).view(2, 16), w)), [False])
+
+    def test_not_registered(self):
+        op = self.op(norm, registered=False)
+        self.assertEqual(
+            self.reads(lambda x, w: (op(y := -x, w), y.sin())), [False] * 2
+        )
+
+    def test_work_that_would_not_join(self):
+        op = self.op(norm)
+        for options in (
+            {"enable_custom_op_fusion": False},
+            {"custom_op_fusion_types": ("epilogue",)},
+        ):
+            with config.patch(options):
+                self.assertEqual(self.reads(lambda x, w: op(-x, w)), [False])
+
+    def test_body_that_depends_on_data(self):
+        def body(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+            return x * 2 if x.sum() > 0 else x
+
+        op = self.op(body)
+        self.assertEqual(self.reads(lambda x, w: op(-x, w)), [False])
+
+    def test_traced_once(self):
+        op = self.op(norm)
+        trace = plain_reads.trace_subgraph
+        with mock.patch.object(plain_reads, "trace_subgraph", wraps=trace) as traced:
+            for _ in range(3):
+                self.reads(lambda x, w: op(-x, w))
+            self.assertEqual(traced.call_count, 1)
+            self.reads(lambda x, w: op(-x.half(), w))
+            self.assertEqual(traced.call_count, 2)
+
+
+if __name__ == "__main__":
+    run_tests()
