@@ -28,6 +28,7 @@ SCALE = 1 if ON_GPU else 8
 COLUMNS = 4096 // SCALE
 INNER = 7168 // SCALE
 HIDDEN = 1024 // SCALE
+RANK = 128 // SCALE
 BLOCK = 64
 
 
@@ -169,6 +170,14 @@ def scan_by_products(x: Tensor) -> Tensor:
     return (inside + before.unsqueeze(-1)).view_as(x)
 
 
+def norm_between_sums(
+    norm: Callable[..., Tensor], x: Tensor, a: Tensor, b: Tensor, c: Tensor, w: Tensor
+) -> Tensor:
+    """As in a decoder: the sum that is normed is added to later."""
+    total = x + a @ b
+    return F.silu(total + norm(total, w) @ c @ b)
+
+
 RMS_NORM = Op(
     rms_norm,
     like_first,
@@ -225,6 +234,19 @@ WORKLOADS = (
         inputs=lambda n: (random(n, COLUMNS), random(n, COLUMNS), random(COLUMNS)),
         around=lambda fn, x, gate, weight: F.silu(gate) * fn(x, weight) + 1,
         by_hand=GATED_NORM,
+    ),
+    Workload(
+        name=f"RMSNorm ({COLUMNS} columns) of a sum t = x + a @ b, then silu(t + y @ c @ b)",
+        ops=(RMS_NORM,),
+        sizes=ROWS,
+        inputs=lambda n: (
+            random(n, COLUMNS),
+            random(n, RANK),
+            random(RANK, COLUMNS),
+            random(COLUMNS, RANK),
+            random(COLUMNS),
+        ),
+        around=norm_between_sums,
     ),
     Workload(
         name=f"split-K GEMM ([M, {INNER}] @ [{INNER}, 256]), then relu(y + bias) * 2",
