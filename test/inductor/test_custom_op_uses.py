@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import re
 from unittest import mock
 
@@ -369,6 +370,23 @@ class TestImplementations(UsesTestCase):
             for size in (2, *(n for i in range(1, 10) for n in (10 * i - 1, 10 * i))):
                 x = ramp(size, 4)
                 self.assertEqual(compiled(x), x * 3 + size // 10 + 1)
+
+    def test_sum_over_the_dispatch_size(self):
+        """Where C++ for more than 4096 elements is other code, no size is guarded on."""
+
+        def fn(x: torch.Tensor) -> torch.Tensor:
+            return x + x.sum()
+
+        op = define_op(fn, torch.empty_like)
+        ranges = [(0, 4096), (4096, math.inf)]
+        register(op, lambda x: x.sum() + x, lambda x: x + x.sum() * 1, ranges=ranges)
+        with made_up_times(lambda size, index: 1.0 if index == size // 4096 else 2.0):
+            compiled = compile_at(op, torch.ones(128, device=DEVICE))
+        self.assertEqual(counters["inductor"]["custom_op_candidates_left_out"], 0)
+        with no_recompile:
+            for size in (2, 4095, 4096, 4097, 100_003):
+                x = torch.ones(size, device=DEVICE)
+                self.assertEqual(compiled(x), x * (size + 1))
 
     def test_lacking_parameter(self):
         def fn(x: torch.Tensor, k: int = 1) -> torch.Tensor:

@@ -37,6 +37,14 @@ _LOADING = "loading its code"
 _HANDOVER_S = 0.05
 
 
+def has_autotuned_op() -> bool:
+    """Whether the graph being compiled has an autotuned op, or is a candidate of one."""
+    graph = outermost_graph()
+    module = graph.module
+    candidate = isinstance(module, GraphModule) and _IS_CANDIDATE in module.meta
+    return candidate or bool(known_tunings(graph))
+
+
 def kernel_suffix(source: str) -> str | None:
     """
     What tells a kernel from others of its kind, in place of a running number.
@@ -50,12 +58,7 @@ def kernel_suffix(source: str) -> str | None:
     Returns:
         None for kernels of graphs without an autotuned op.
     """
-    graph = outermost_graph()
-    module = graph.module
-    candidate = isinstance(module, GraphModule) and _IS_CANDIDATE in module.meta
-    if not (candidate or known_tunings(graph)):
-        return None
-    return content_name(source)
+    return content_name(source) if has_autotuned_op() else None
 
 
 def submit(tuning: Tuning) -> None:
