@@ -371,6 +371,20 @@ class TestImplementations(UsesTestCase):
                 x = ramp(size, 4)
                 self.assertEqual(compiled(x), x * 3 + size // 10 + 1)
 
+    def test_choice_by_data(self):
+        def through_cond(marker):
+            return lambda x: torch.cond(
+                x.sum() >= 0, lambda x: x + marker, lambda x: x - marker, (x,)
+            )
+
+        op = identity_op()
+        register(op, through_cond(1), through_cond(2))
+        with made_up_times(best_by_range):
+            compiled = compile_at(op, ramp(128, 4))
+        self.assert_markers(compiled, {2: 1, 511: 1, 512: 2, 2048: 0})
+        with no_recompile:
+            self.assertEqual(compiled(-ramp(600, 4)), -ramp(600, 4) - 2)
+
     def test_sum_over_the_dispatch_size(self):
         """Where C++ for more than 4096 elements is other code, no size is guarded on."""
 
