@@ -10,6 +10,7 @@ from unittest import mock
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from range_autotune_testing import one_config_each
 from torch._inductor.lowering import user_lowerings
 from torch._inductor.test_case import run_tests, TestCase
 from torch._inductor.utils import run_and_get_code
@@ -26,7 +27,7 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune import regions, rounds
+from torch._inductor.range_autotune import config_ranges, regions, rounds
 from torch._inductor.range_autotune.measure import Timing
 
 
@@ -75,7 +76,10 @@ class FusionTestCase(TestCase):
             if arg.dim() and arg.shape[0] == SIZES[0]:
                 torch._dynamo.mark_dynamic(arg, 0)
         compiled = torch.compile(fn)
-        with mock.patch.object(rounds, "time_candidates", first_then_second):
+        with (
+            mock.patch.object(rounds, "time_candidates", first_then_second),
+            mock.patch.object(config_ranges, "configs_by_range", one_config_each),
+        ):
             _, codes = run_and_get_code(compiled, *args)
         return compiled, codes[-1]
 
@@ -125,6 +129,21 @@ class TestEmittedCode(FusionTestCase):
             return second(first(x).sin() * gate) + x
 
         self.check(fn, lambda n: (rows(n), rows(n).cos()), kernels=1)
+
+    def test_bad_part_of_combinations_is_reported_once(self):
+        first, second = tuned_op(), tuned_op()
+
+        def bad(x):
+            raise NotImplementedError("not today")
+
+        impls = [lambda x: x + x, lambda x: 2 * x, bad]
+        register_custom_op_autotuning(
+            second, configs=[CustomOpRangeConfig("x", 0, RANGES, impls)]
+        )
+        with self.assertLogs("torch._inductor.kernel.custom_op", "WARNING") as logs:
+            self.compile(lambda x: second(first(x)), rows(SIZES[0]))
+        (record,) = logs.records
+        self.assertIn("NotImplementedError: not today", record.getMessage())
 
     def test_epilogue(self):
         op = tuned_op()

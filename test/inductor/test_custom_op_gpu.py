@@ -7,6 +7,7 @@ import math
 import unittest
 from unittest import mock
 
+from range_autotune_testing import one_config_each
 from torch._dynamo.utils import counters
 from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.lowering import user_lowerings
@@ -71,13 +72,8 @@ def norm_op(config_patches=None):
     return op
 
 
-def usual_configs(sizes, at, usual, measure_within, worth):
-    """In the place of ``configs_by_range``: kernels have one config each."""
-    return [Segment(sizes, ())]
-
-
 @contextlib.contextmanager
-def made_up_winners(number, configs_by_range=usual_configs):
+def made_up_winners(number, configs_by_range=one_config_each):
     """Made-up times: with two winners candidate i wins in range i, else the first."""
 
     def time_candidates(runners, *_):
@@ -103,7 +99,7 @@ class TestOnGpu(TestCase):
         self.enterContext(mock.patch.dict(user_lowerings))
 
     def compiled(
-        self, fn, winners=2, columns=256, configs_by_range=usual_configs, **options
+        self, fn, winners=2, columns=256, configs_by_range=one_config_each, **options
     ):
         x = rows(20, columns)
         torch._dynamo.mark_dynamic(x, 0)
@@ -238,7 +234,7 @@ class TestOnGpu(TestCase):
         compiled = torch.compile(fn)
         with (
             mock.patch.object(rounds, "time_candidates", time_candidates),
-            mock.patch.object(config_ranges, "configs_by_range", usual_configs),
+            mock.patch.object(config_ranges, "configs_by_range", one_config_each),
         ):
             _, (code, *_) = run_and_get_code(compiled, x)
         for size in SIZES:

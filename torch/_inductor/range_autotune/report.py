@@ -30,11 +30,20 @@ log = logging.getLogger("torch._inductor.kernel.custom_op")
 
 
 def warn_left_out(
-    registration: Registration, rejection: Rejection, where: str = ""
+    registration: Registration,
+    rejection: Rejection,
+    where: str = "",
+    known: bool = False,
 ) -> None:
-    """The one warning that a candidate's failure costs."""
+    """
+    The one warning that a candidate's failure costs.
+
+    Args:
+        known: whether it was said of another combination with the part that failed.
+    """
     counters["inductor"]["custom_op_candidates_left_out"] += 1
-    log.warning(
+    log.log(
+        logging.DEBUG if known else logging.WARNING,
         "%s: candidate '%s' is left out%s: %s",
         registration.name,
         rejection.candidate.name,

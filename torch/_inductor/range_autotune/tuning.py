@@ -99,6 +99,7 @@ class Tuning:
         loads: of the modules, under way or done.
         rejected: who is out by now, and why.
         variants: candidates that nobody asked for, by index: the index of what they vary.
+        reasons: why candidates were left out, as far as it was said.
         compared: whose results were compared with the op's, at one size at least.
         not_compared: whose were not, at a size, and why.
         texts: of candidates, for the timing cache; None for those that it cannot know.
@@ -123,6 +124,7 @@ class Tuning:
     loads: dict[int, Future[Any]] = dataclasses.field(default_factory=dict)
     rejected: dict[int, Failure] = dataclasses.field(default_factory=dict)
     variants: dict[int, int] = dataclasses.field(default_factory=dict)
+    reasons: set[str] = dataclasses.field(default_factory=set)
     compared: set[int] = dataclasses.field(default_factory=set)
     not_compared: dict[int, str] = dataclasses.field(default_factory=dict)
     texts: dict[int, str | None] = dataclasses.field(default_factory=dict)
@@ -205,8 +207,17 @@ class Tuning:
         else:
             return
         if index != PLAIN_INDEX and index not in self.variants:
-            rejection = Rejection(candidate, failure.reason)
-            warn_left_out(self.registration, rejection, where)
+            self.say_left_out(Rejection(candidate, failure.reason), where)
+
+    def say_left_out(self, rejection: Rejection, where: str = "") -> None:
+        """
+        Warns of a candidate; of combinations only for the first with a reason.
+
+        Where a part of a combination fails, all others with that part fail as it does.
+        """
+        known = bool(rejection.candidate.parts) and rejection.reason in self.reasons
+        self.reasons.add(rejection.reason)
+        warn_left_out(self.registration, rejection, where, known)
 
 
 def outermost_graph() -> GraphLowering:
@@ -389,7 +400,7 @@ def _trace_candidates(tuning: Tuning) -> None:
         candidate = tuning.contest.candidates[index]
         result = trace_candidate(candidate, tuning.site, tuning.outputs)
         if isinstance(result, Rejection):
-            warn_left_out(tuning.registration, result)
+            tuning.say_left_out(result)
         else:
             tuning.traced[index] = result
 
