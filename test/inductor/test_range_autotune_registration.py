@@ -549,6 +549,12 @@ class TestErrors(OpTestCase):
             f"{size!r}",
         )
 
+    def test_no_representative_sizes(self):
+        self.assertExpectedInline(
+            self.refused(ValueError, representative_sizes=[]),
+            """representative_sizes of range_autotune_registration.scaled.default is empty; leave it out for the default sizes""",
+        )
+
     def test_representative_sizes_are_a_list(self):
         self.assertExpectedInline(
             self.refused(TypeError, representative_sizes=8),

@@ -386,18 +386,24 @@ def check_input_gen_fns(op: torch._ops.OpOverload, input_gen_fns: Any) -> InputG
 def check_representative_sizes(
     op: torch._ops.OpOverload, sizes: Any
 ) -> tuple[int, ...]:
-    """Raises TypeError if it is no list, ValueError if one is not a size."""
-    if not isinstance(sizes or (), (list, tuple)):
+    """Raises TypeError if it is no list, ValueError if it is empty or one is not a size."""
+    if sizes is None:
+        return ()
+    if not isinstance(sizes, (list, tuple)):
         raise TypeError(
             f"representative_sizes of {op} must be a list or tuple, got {type(sizes)}"
         )
-    for i, size in enumerate(sizes or ()):
+    if not sizes:
+        raise ValueError(
+            f"representative_sizes of {op} is empty; leave it out for the default sizes"
+        )
+    for i, size in enumerate(sizes):
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise ValueError(
                 f"representative_sizes[{i}] of {op} must be an integer of at least 1, "
                 f"got {size!r}"
             )
-    return tuple(sizes or ())
+    return tuple(sizes)
 
 
 def check_config_patches(op: torch._ops.OpOverload, patches: Mapping[str, Any]) -> None:
