@@ -31,6 +31,7 @@ def _(x, weight, scale=1.0):
 
 
 OP = scaled._opoverload
+LOG = "torch._inductor.kernel.custom_op"
 
 
 def short(x, weight, scale=1.0):
@@ -547,6 +548,19 @@ class TestErrors(OpTestCase):
             self.refused(ValueError, representative_sizes=[8, size]),
             f"representative_sizes[1] of {OP} must be an integer of at least 1, got "
             f"{size!r}",
+        )
+
+    def test_op_that_is_decomposed(self):
+        op = self.define_op("twice(Tensor x) -> Tensor")
+        with self.assertNoLogs(LOG, "WARNING"):
+            self.register(op, [CustomOpConfig(lambda x: x + x)])
+        self._library.impl("twice", lambda x: x * 2, "CompositeImplicitAutograd")
+        with self.assertLogs(LOG, "WARNING") as logs:
+            self.register(op, [CustomOpConfig(lambda x: x + x)])
+        (record,) = logs.records
+        self.assertExpectedInline(
+            record.getMessage(),
+            """range_autotune_test.twice.default is decomposed before Inductor sees it, so that it is never tuned: it has a CompositeImplicitAutograd kernel. Register an op that it is made of, or call one of your own (torch.library.custom_op) in its place""",
         )
 
     def test_no_representative_sizes(self):

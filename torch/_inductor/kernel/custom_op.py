@@ -33,6 +33,7 @@ from torch._inductor.range_autotune.registration import (
     parse_split,
     Registration,
     TuningOptions,
+    warn_if_decomposed,
 )
 from torch._inductor.range_autotune.signatures import implementation_name
 from torch._inductor.range_autotune.stale_code import install, registration_of
@@ -166,6 +167,7 @@ def register_custom_op_autotuning(
         config_generator=config_generator,
         split=split,
     )
+    warn_if_decomposed(op)
     install(op, AutotunedLowering(registration))
 
 

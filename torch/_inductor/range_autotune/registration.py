@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import logging
 from typing import Any, TYPE_CHECKING
 
 from .. import config as inductor_config
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
     InputGenFns = Mapping[str, Callable[[torch.Tensor], torch.Tensor]]
     ConfigGenerator = Callable[[dict[str, torch.Tensor]], Sequence[CustomOpConfig]]
+
+log = logging.getLogger("torch._inductor.kernel.custom_op")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -439,4 +442,15 @@ def check_not_mutating(op: torch._ops.OpOverload) -> None:
             f"{op} mutates {written}, and an op that writes to its arguments cannot be "
             "tuned. Register an op that returns the new value and copy it where it is "
             "called"
+        )
+
+
+def warn_if_decomposed(op: torch._ops.OpOverload) -> None:
+    """Says so if no graph that Inductor compiles will have the op."""
+    if op._can_decompose():
+        log.warning(
+            "%s is decomposed before Inductor sees it, so that it is never tuned: it has "
+            "a CompositeImplicitAutograd kernel. Register an op that it is made of, or "
+            "call one of your own (torch.library.custom_op) in its place",
+            op,
         )
