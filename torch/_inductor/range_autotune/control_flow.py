@@ -27,7 +27,7 @@ def with_tuples(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
             node.replace_all_uses_with(item, lambda user, item=item: user is not item)
             item.meta["val"] = value
             node.meta["val"] = (value,)
-    gm.recompile()
+            gm.recompile()
     return gm
 
 
