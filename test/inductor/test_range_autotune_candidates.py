@@ -414,6 +414,21 @@ class TestOneLine(OpTestCase):
         self.assertEqual(one_line(CandidateError("why\nmore")), "why")
         self.assertEqual(one_line(KeyError()), "KeyError")
 
+    def test_one_line_of_an_error_that_says_nothing(self):
+        def fail():
+            raise AssertionError
+
+        try:
+            try:
+                fail()
+            except AssertionError as e:
+                raise RuntimeError("AssertionError: \n  target: f") from e
+        except RuntimeError as e:
+            self.assertRegex(
+                one_line(e),
+                r"^RuntimeError: AssertionError in fail \(test_range_autotune_candidates.py:\d+\)$",
+            )
+
 
 if __name__ == "__main__":
     run_tests()
