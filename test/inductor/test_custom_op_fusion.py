@@ -145,6 +145,25 @@ class TestEmittedCode(FusionTestCase):
         (record,) = logs.records
         self.assertIn("NotImplementedError: not today", record.getMessage())
 
+    def test_each_bad_part_of_combinations_is_reported(self):
+        """Also where they fail for one reason."""
+        first, second = tuned_op(), tuned_op()
+
+        def bad(x):
+            raise NotImplementedError("not today")
+
+        def worse(x):
+            return bad(x)
+
+        impls = [lambda x: x + x, bad, worse]
+        register_custom_op_autotuning(
+            second, configs=[CustomOpRangeConfig("x", 0, RANGES, impls)]
+        )
+        with self.assertLogs("torch._inductor.kernel.custom_op", "WARNING") as logs:
+            self.compile(lambda x: second(first(x)), rows(SIZES[0]))
+        for record, name in zip(logs.records, ("bad", "worse"), strict=True):
+            self.assertIn(f"+ {name}'", record.getMessage())
+
     def test_epilogue(self):
         op = tuned_op()
         self.check(lambda x: torch.relu(op(x)) * 3 + 1, lambda n: (rows(n),), 1)

@@ -17,6 +17,7 @@ from .candidates import (
     AS_WRITTEN,
     AS_WRITTEN_PERSISTENT,
     at_site,
+    FALLBACK,
     FALLBACK_INDEX,
     index_of_variant,
     kind_of_variant,
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from ..graph import GraphLowering
     from .config_ranges import KernelConfigs
     from .measure import RangeTimes
+    from .registration import Candidate
     from .subgraph_module import SubgraphModule
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
@@ -99,7 +101,6 @@ class Tuning:
         loads: of the modules, under way or done.
         rejected: who is out by now, and why.
         variants: candidates that nobody asked for, by index: the index of what they vary.
-        reasons: why candidates were left out, as far as it was said.
         compared: whose results were compared with the op's, at one size at least.
         not_compared: whose were not, at a size, and why.
         texts: of candidates, for the timing cache; None for those that it cannot know.
@@ -124,7 +125,6 @@ class Tuning:
     loads: dict[int, Future[Any]] = dataclasses.field(default_factory=dict)
     rejected: dict[int, Failure] = dataclasses.field(default_factory=dict)
     variants: dict[int, int] = dataclasses.field(default_factory=dict)
-    reasons: set[str] = dataclasses.field(default_factory=set)
     compared: set[int] = dataclasses.field(default_factory=set)
     not_compared: dict[int, str] = dataclasses.field(default_factory=dict)
     texts: dict[int, str | None] = dataclasses.field(default_factory=dict)
@@ -207,17 +207,8 @@ class Tuning:
         else:
             return
         if index != PLAIN_INDEX and index not in self.variants:
-            self.say_left_out(Rejection(candidate, failure.reason), where)
-
-    def say_left_out(self, rejection: Rejection, where: str = "") -> None:
-        """
-        Warns of a candidate; of combinations only for the first with a reason.
-
-        Where a part of a combination fails, all others with that part fail as it does.
-        """
-        known = bool(rejection.candidate.parts) and rejection.reason in self.reasons
-        self.reasons.add(rejection.reason)
-        warn_left_out(self.registration, rejection, where, known)
+            rejection = Rejection(candidate, failure.reason)
+            warn_left_out(self.registration, rejection, where)
 
 
 def outermost_graph() -> GraphLowering:
@@ -396,13 +387,26 @@ def as_for(first: Tuning, site: CallSite) -> Tuning | None:
 
 
 def _trace_candidates(tuning: Tuning) -> None:
+    rejections: list[Rejection] = []
     for index in sorted({i for r in tuning.rounds for i in r.candidates}):
         candidate = tuning.contest.candidates[index]
         result = trace_candidate(candidate, tuning.site, tuning.outputs)
         if isinstance(result, Rejection):
-            tuning.say_left_out(result)
+            rejections.append(result)
         else:
             tuning.traced[index] = result
+    good = {part for t in tuning.traced.values() for part in _parts(t.candidate)}
+    told: set[tuple[int, str, str]] = set()
+    for rejection in rejections:
+        # A part that fails does so in all its combinations, for one reason.
+        bad = {(*p, rejection.reason) for p in _parts(rejection.candidate) - good}
+        warn_left_out(tuning.registration, rejection, known=bool(bad) and bad <= told)
+        told |= bad
+
+
+def _parts(candidate: Candidate) -> set[tuple[int, str]]:
+    """Places and names of what a combination is made of, the ops themselves aside."""
+    return {(i, p.name) for i, p in enumerate(candidate.parts) if p is not FALLBACK}
 
 
 def _possible_rounds(contest: Contest, bounds: DimRange) -> tuple[Round, ...]:
