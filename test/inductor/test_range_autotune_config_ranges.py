@@ -119,6 +119,41 @@ class TestConfigsByRange(TestCase):
         self.assertEqual(middle, (("b", "large"),))
         self.assertEqual(high, (("a", "large"), ("b", "large")))
 
+    def test_a_config_whose_time_rises_before_that_of_another(self):
+        """There is room for 264 blocks of one at once, for 410 of the other."""
+        configs = {
+            "usual": lambda size: 1.05 if size <= 410 else 1.4,
+            "other": lambda size: 1.0 if size <= 264 else 1.4,
+        }
+        parts = Kernels(norm=configs).choose((2, 257, 512))
+        (at_300,) = (part.winner for part in parts if 300 in part.sizes)
+        self.assertEqual(at_300, ())
+        self.assertEqual(parts[0].winner, (("norm", "other"),))
+
+    def test_sizes_between_which_times_may_rise_in_steps(self):
+        def measured(ms):
+            kernels = Kernels(norm={"usual": ms, "other": lambda size: None})
+            kernels.choose((1, 64, 512, 4096))
+            return sorted({*kernels.measured} - {1, 64, 512, 4096})
+
+        self.assertEqual(measured(lambda size: 1.0 + size / 1e5), [])
+        self.assertEqual(measured(lambda size: 1.0 * size), [])
+        self.assertEqual(measured(lambda size: None), [])
+        rising = measured(lambda size: min(max(size / 64, 1.0), 8.0) ** 0.5)
+        self.assertEqual(rising, [82, 107, 139, 181, 234, 304, 394])
+        self.assertEqual(measured(lambda size: 1.0 + (size > 100)), [82, 107, 181])
+
+    def test_a_gain_counts_by_the_sizes_that_have_it(self):
+        def parts(sizes):
+            kernels = Kernels(norm=large_from(1000, 0.011))
+            kernels.within = lambda sizes, near: None
+            return len(kernels.choose((1, 16, *sizes)))
+
+        self.assertEqual(parts((1000, 4000, 16000)), 2)
+        self.assertEqual(parts((1000, 2000)), 1)
+        self.assertEqual(parts(range(1000, 2000, 10)), 1)
+        self.assertEqual(parts(range(1000, 4000, 10)), 2)
+
     def test_a_config_that_fails_at_some_sizes(self):
         kernels = Kernels(
             k={

@@ -16,7 +16,7 @@ import torch
 from torch._inductor import config
 from torch._inductor.kernel.custom_op import CustomOpRangeConfig
 from torch._inductor.range_autotune import lowering, rounds
-from torch._inductor.range_autotune.cuts import cut
+from torch._inductor.range_autotune.cuts import crossing, cut
 from torch._inductor.range_autotune.measure import (
     ChoiceRules,
     choose_winners,
@@ -111,6 +111,25 @@ class TestCut(TestCase):
         self.assertLess(low.sizes.end, 100 * 1.5)
         winners = choose_winners([low, high], RULES)
         self.assertEqual(winners, (Segment(low.sizes, 1), Segment(high.sizes, 0)))
+
+    def test_a_cut_is_where_times_are_expected_to_cross(self):
+        within = mock.Mock(return_value=None)
+        for lead, deficit, start in ((1.5, 1.5, 111), (3.0, 1.5, 116), (1.5, 9.0, 104)):
+            times = {
+                100: {0: Timing(1.0), 1: Timing(lead)},
+                121: {0: Timing(deficit), 1: Timing(1.0)},
+            }
+            _, high = cut(RangeTimes(DimRange(1, 999), times), RULES, within)
+            self.assertEqual(high.sizes.start, start)
+
+    def test_crossings(self):
+        self.assertEqual(crossing(1, 2, 0.0, 1.0), 2)
+        self.assertEqual(crossing(10, 20, 0.0, 0.0), 15)
+        self.assertEqual(crossing(10, 20, 0.0, 1.0), 11)
+        self.assertEqual(crossing(10, 20, 1.0, 0.0), 20)
+        self.assertEqual(crossing(10, 20, math.inf, 1.0), 20)
+        self.assertEqual(crossing(10, 20, 1.0, math.inf), 11)
+        self.assertEqual(crossing(10, 20, math.inf, math.inf), 15)
 
     def test_two_cuts(self):
         machine = Machine(per_row(1), lambda s: 50 + s / 2, lambda s: 300 + s / 20)

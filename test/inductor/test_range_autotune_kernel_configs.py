@@ -263,12 +263,13 @@ class TestConfigSearch(TestCase):
             )
         self.assertEqual((kernel.launchers, kernel._plugins), ([best], []))
 
-    def test_no_configs_in_doubt_where_one_is_the_best_everywhere(self):
-        kernel = self.kernel(1.0, 1.003, 2.0)
-        search = self.search(kernel, (10, 1000))
-        search.settle()
-        self.assertEqual([*search.usual_configs(self.module)], ["77"])
-        self.assertEqual(search.in_doubt(self.module), [])
+    def test_no_configs_in_doubt_where_none_comes_close(self):
+        for close, in_doubt in ((1.06, []), (1.04, ["77"])):
+            models = {10: 2.0, 1000: close}
+            search = self.search(self.kernel(1.0, models.get, 2.0), (10, 1000))
+            search.settle()
+            self.assertEqual([*search.usual_configs(self.module)], ["77"])
+            self.assertEqual(search.in_doubt(self.module), in_doubt)
 
     def test_a_kernel_that_somebody_else_decides_on_meanwhile(self):
         kernel = self.kernel(1.0, lambda size: 1.5 if size < 100 else 0.8)

@@ -198,7 +198,7 @@ class TestConfigsOfWinners(TestCase):
         self.assertEqual([c.winner for c in chosen], [usual, better, better, ()])
         self.assertEqual(
             [(c.sizes.start, c.sizes.end) for c in chosen],
-            [(1, 110), (110, 129), (129, 1025), (1025, 2049)],
+            [(1, 109), (109, 129), (129, 1025), (1025, 2049)],
         )
         self.assertEqual(calls, {0: [1, 65, 128, 91], 1: [129, 1024], 2: []})
 

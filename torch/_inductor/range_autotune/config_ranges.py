@@ -14,7 +14,7 @@ import itertools
 import math
 from typing import TYPE_CHECKING, TypeVar
 
-from .cuts import pieces, widest_change, with_probes
+from .cuts import crossing, is_wide, pieces, widest, widest_change, with_probes
 from .measure import Failure, Timing
 from .ranges import DimRange, fill_gaps, Segment
 
@@ -36,7 +36,12 @@ KernelConfigs = tuple[tuple[str, str], ...]
 
 # As far as the times of one config differ on a GPU, beside the error of a timing.
 NOISE_ON_DEVICE = 0.005
-# A cut is another branch to compile: it has to gain this much, over the sizes measured.
+# Between two sizes a call's time does not rise in steps where it rises by less than the first
+# factor, for all blocks run at once, or about as the sizes do (up to the second, as a power of
+# these), for they run in many turns. Elsewhere sizes are measured up to the ratio apart.
+_FLAT, _IN_PROPORTION, _STEP = 1.1, 0.15, 1.5
+# A cut is another branch to compile: it has to gain this much over sizes up to twice as large
+# as each other, or half as much where they are up to four times as large.
 _WORTH = 0.015
 # The first one of a call site makes a dispatch of a winner that would be inlined.
 _WORTH_A_DISPATCH = 0.03
@@ -63,7 +68,7 @@ class ConfigRecord:
 
     Args:
         usual: what kernels have settled on.
-        in_doubt: those of them that were faster with another config at some size.
+        in_doubt: those of them that may be faster with another config at some size.
         at: their times by size; empty where they cannot be taken.
     """
 
@@ -174,9 +179,65 @@ def configs_by_range(
     ) -> tuple[int, int] | None:
         return widest_change([run for run, _ in _runs(at, usual, worth)], closed)
 
-    runs = _runs(with_probes(at, find_gap, measure_within), usual, worth)
-    parts = pieces(sizes, [run for run, _ in runs])
+    at = with_probes(at, _gap_in_steps, measure_within)
+    at = with_probes(at, find_gap, measure_within)
+    runs = _runs(at, usual, worth)
+    starts = [_start_of(*pair, at, usual) for pair in itertools.pairwise(runs)]
+    parts = pieces(sizes, starts)
     return [Segment(part, configs) for part, (_, configs) in zip(parts, runs)]
+
+
+def _start_of(
+    before: Run, run: Run, at: Mapping[int, ConfigTimes], usual: Mapping[str, str]
+) -> int:
+    """Where the configs of some sizes begin to be better than those of the sizes before."""
+    low, high = before[0][-1], run[0][0]
+
+    def lead(size: int, first: Run, second: Run) -> float:
+        ours, theirs = (
+            _loss(at[size], {**usual, **dict(r[1])}) for r in (first, second)
+        )
+        return theirs - ours if theirs > ours else 0.0
+
+    return crossing(low, high, lead(low, before, run), lead(high, run, before))
+
+
+def _loss(times: ConfigTimes, configs: Mapping[str, str]) -> float:
+    """What some configs lose at a size, of all kernels launched there."""
+    lost = {kernel: excesses(of) for kernel, of in times.items() if kernel in configs}
+    return sum(of.get(configs[kernel], math.inf) for kernel, of in lost.items() if of)
+
+
+def _gap_in_steps(
+    at: Mapping[int, ConfigTimes], closed: Collection[tuple[int, int]]
+) -> tuple[int, int] | None:
+    """
+    Where a config may be worse than at both sizes.
+
+    A device runs as many blocks at once as there is room for, more of one config than of
+    another. Two norms in one kernel took 20 % more with 16 warps than with 8 from 265 to
+    410 rows (H200), and the same below and at 512.
+    """
+    gaps = [
+        (low, high)
+        for low, high in itertools.pairwise(at)
+        if is_wide(low, high, _STEP) and _rises_in_steps(at, low, high)
+    ]
+    return widest(gaps, closed)
+
+
+def _rises_in_steps(at: Mapping[int, ConfigTimes], low: int, high: int) -> bool:
+    before, after = (_shortest_ms(at[size]) for size in (low, high))
+    if not (before and after):
+        return False
+    power = math.log(after / before) / math.log(high / max(low, 1))
+    return after > _FLAT * before and abs(power - 1) > _IN_PROPORTION
+
+
+def _shortest_ms(times: ConfigTimes) -> float | None:
+    """What the call takes with the best of all configs."""
+    found = itertools.chain.from_iterable(of.values() for of in times.values())
+    return min((time.ms for time in found if isinstance(time, Timing)), default=None)
 
 
 def _runs(
@@ -189,7 +250,10 @@ def _runs(
     much of a loss as it has to gain.
     """
     order = list(at)
-    losses = [{k: excesses(at[size].get(k, {})) for k in usual} for size in order]
+    losses = [
+        {k: _weighted(excesses(at[size].get(k, {})), octaves) for k in usual}
+        for size, octaves in zip(order, _octaves(order))
+    ]
     best: list[tuple[float, list[Run]]] = [(0.0, [])]
     for end in range(1, len(order) + 1):
         ways = []
@@ -201,6 +265,20 @@ def _runs(
             ways.append((cost, [*runs, (order[start:end], configs)]))
         best.append(min(ways, key=lambda way: way[0]))
     return _without_empty_cuts(best[-1][1])
+
+
+def _octaves(sizes: Sequence[int]) -> list[float]:
+    """
+    How many sizes each one stands for: those nearer to it than to the next, up to half an
+    octave on each side, so that a part does not count for more where more is measured.
+    """
+    logs = [math.log2(max(size, 1)) for size in sizes]
+    halves = [min((b - a) / 2, 0.5) for a, b in itertools.pairwise(logs)]
+    return [below + above for below, above in zip([0.5, *halves], [*halves, 0.5])]
+
+
+def _weighted(losses: Mapping[C, float], weight: float) -> dict[C, float]:
+    return {config: weight * loss for config, loss in losses.items()}
 
 
 def _without_empty_cuts(runs: Sequence[Run]) -> list[Run]:

@@ -17,7 +17,15 @@ import itertools
 import math
 from typing import Any, TYPE_CHECKING, TypeVar
 
-from .measure import ChoiceRules, lead_of_winner, loss_of_winner, RangeTimes, Times
+from .measure import (
+    best_of,
+    ChoiceRules,
+    lead_of_winner,
+    loss_of_winner,
+    RangeTimes,
+    Times,
+    Timing,
+)
 from .ranges import DimRange
 
 
@@ -55,10 +63,11 @@ def cut(
         return [measured]
     find_gap = functools.partial(_widest_gap, rules=rules)
     at = with_probes(at, find_gap, measure_within)
-    runs = _runs(at, rules)
+    runs = [{size: at[size] for size in run} for run in _runs(at, rules)]
+    starts = [_start_of(run, last, rules) for last, run in itertools.pairwise(runs)]
     return [
-        RangeTimes(sizes, {size: at[size] for size in run})
-        for sizes, run in zip(pieces(measured.sizes, runs), runs)
+        RangeTimes(sizes, {**run})
+        for sizes, run in zip(pieces(measured.sizes, starts), runs)
     ]
 
 
@@ -116,10 +125,10 @@ def _widest_gap(
         gap
         for run in runs
         for gap in itertools.pairwise(run)
-        if _is_wide(*gap, _FAR)
+        if is_wide(*gap, _FAR)
         and min(lead_of_winner(at[size], rules) for size in gap) < _CLOSE
     ]
-    return widest_change(runs, closed) or _widest(in_doubt, closed)
+    return widest_change(runs, closed) or widest(in_doubt, closed)
 
 
 def widest_change(runs: Sequence[Sequence[int]], closed: Collection[Gap]) -> Gap | None:
@@ -130,10 +139,11 @@ def widest_change(runs: Sequence[Sequence[int]], closed: Collection[Gap]) -> Gap
         runs: of sizes with one winner, sorted.
         closed: not these.
     """
-    return _widest([gap for gap in _gaps(runs) if _is_wide(*gap, _NEAR)], closed)
+    return widest([gap for gap in _gaps(runs) if is_wide(*gap, _NEAR)], closed)
 
 
-def _widest(gaps: Sequence[Gap], closed: Collection[Gap]) -> Gap | None:
+def widest(gaps: Sequence[Gap], closed: Collection[Gap]) -> Gap | None:
+    """The one whose sizes are the furthest apart, by their ratio; not one of the closed."""
     left = [gap for gap in gaps if gap not in closed]
     return max(left, key=lambda gap: gap[1] / gap[0], default=None)
 
@@ -142,12 +152,49 @@ def _gaps(runs: Sequence[Sequence[int]]) -> list[Gap]:
     return [(before[-1], behind[0]) for before, behind in itertools.pairwise(runs)]
 
 
-def _is_wide(low: int, high: int, limit: float) -> bool:
+def is_wide(low: int, high: int, limit: float) -> bool:
+    """Whether there are sizes between two whose ratio is above a limit."""
     return high - low > 1 and high > limit * low
 
 
-def pieces(sizes: DimRange, runs: Sequence[Sequence[int]]) -> list[DimRange]:
-    """A range cut between its runs of sizes with one winner."""
-    cuts = [(low + high + 1) // 2 for low, high in _gaps(runs)]
-    edges = itertools.pairwise([sizes.start, *cuts, sizes.end])
+def pieces(sizes: DimRange, starts: Sequence[int]) -> list[DimRange]:
+    """A range cut where others than the first begin."""
+    edges = itertools.pairwise([sizes.start, *starts, sizes.end])
     return [DimRange(int(start), end) for start, end in edges]
+
+
+def crossing(low: int, high: int, lead: float, deficit: float) -> int:
+    """
+    The size, above one and up to another, from which what is ahead at the first is behind.
+
+    Args:
+        lead: at the first, the logarithm of a ratio of times; infinity if the other fails.
+        deficit: at the second, likewise.
+    """
+    if lead == deficit:
+        share = 0.5
+    elif math.isinf(lead):
+        share = 1.0
+    else:
+        share = lead / (lead + deficit)
+    return low + 1 + round(share * (high - low - 1))
+
+
+def _start_of(
+    run: Mapping[int, Times], before: Mapping[int, Times], rules: ChoiceRules
+) -> int:
+    """Where the winner of a run of sizes begins to be better than that of those before."""
+    ours, theirs = best_of(run, rules), best_of(before, rules)
+    low, high = max(before), min(run)
+    lead = _lead(before[low], theirs, ours)
+    return crossing(low, high, lead, _lead(run[high], ours, theirs))
+
+
+def _lead(times: Times, first: int, second: int) -> float:
+    """How far one candidate is ahead of another at a size; zero if it is not."""
+    one, other = times.get(first), times.get(second)
+    if not isinstance(one, Timing):
+        return 0.0
+    if not isinstance(other, Timing):
+        return math.inf
+    return max(math.log(other.ms / one.ms), 0.0) if one.ms and other.ms else 0.0

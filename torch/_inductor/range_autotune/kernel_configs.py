@@ -24,7 +24,6 @@ from ..runtime.triton_heuristics import (
     CachingAutotunerPlugin,
     DEFER,
 )
-from .config_ranges import NOISE_ON_DEVICE
 from .measure import Failure, failure_of, GpuSampler, slowdowns, Timing, timing_of
 from .named_configs import content_name_of, text_of
 
@@ -46,6 +45,9 @@ _SAMPLES, _FEWEST, _LONG_MS = 3, 1, 5.0
 _SAMPLES_AGAIN, _FEWEST_AGAIN = 7, 3
 # None: Inductor chooses, where it would take seconds.
 _TOO_LONG_MS = 100.0
+# A config that takes no longer than so many times as long as another at one size may be the
+# faster one at the next.
+_CLOSE = 1.05
 # Of kernels for which Inductor goes on from the best of several configs.
 _TUNED_FURTHER = ("coordinate_descent_tuning", "combo_tuning_groups")
 
@@ -113,7 +115,7 @@ class ConfigSearch(CachingAutotunerPlugin):
         }
 
     def in_doubt(self, module: Any) -> list[str]:
-        """Those of these kernels that were slower than with another config at some size."""
+        """Those of these kernels that may be faster with another config at some size."""
         return [
             name
             for kernel in _kernels_of(module)
@@ -385,10 +387,11 @@ class _Settled:
         return self.kept[0]
 
     def is_in_doubt(self) -> bool:
-        """Whether another was faster in one of the calls, be that by chance."""
+        """Whether another may be faster at some size: it was, or close, in one of the calls."""
         for times in self.calls:
             ms = {c: time.ms for c, time in times.items() if isinstance(time, Timing)}
-            if ms[self.best] > (1 + NOISE_ON_DEVICE) * min(ms.values()):
+            limit = _CLOSE * ms.pop(self.best)
+            if any(other < limit for other in ms.values()):
                 return True
         return False
 

@@ -434,15 +434,10 @@ def loss_of_winner(at: Mapping[int, Times], rules: ChoiceRules) -> float:
     How much slower a range's winner is at one of its sizes than the winner there, beyond
     what is taken for noise on a busy machine; zero if it is at none.
     """
-
-    def winner_at(sizes: Mapping[int, Times]) -> int:
-        good = as_good_as_best(RangeTimes(ANY_SIZE, {**sizes}), rules)
-        return min(good, key=good.__getitem__)
-
-    winner = winner_at(at)
+    winner = best_of(at, rules)
     losses = [0.0]
     for size, times in at.items():
-        ours, best = times.get(winner), times.get(winner_at({size: times}))
+        ours, best = times.get(winner), times.get(best_of({size: times}, rules))
         if not isinstance(best, Timing):
             continue
         if not isinstance(ours, Timing):
@@ -450,6 +445,12 @@ def loss_of_winner(at: Mapping[int, Times], rules: ChoiceRules) -> float:
         loss = ours.ms / best.ms - 1 if best.ms else 0.0
         losses.append(loss - _NOISE_LIMIT)
     return max(losses)
+
+
+def best_of(at: Mapping[int, Times], rules: ChoiceRules) -> int:
+    """The winner of some sizes by themselves."""
+    good = as_good_as_best(RangeTimes(ANY_SIZE, {**at}), rules)
+    return min(good, key=good.__getitem__)
 
 
 def lead_of_winner(times: Times, rules: ChoiceRules) -> float:
