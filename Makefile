@@ -13,7 +13,7 @@ BASE_SITE = $(BASE_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_pa
 CODE := setup.py tools test $(wildcard torch examples benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fuzz bench-collectives bench-compile bench-runtime wheel lint fix clean links
+.PHONY: help demo test fuzz bench-collectives bench-compile bench-model bench-runtime wheel lint fix clean links
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-17s %s\n", $$1, $$2 }' Makefile
@@ -33,6 +33,9 @@ bench-compile: links $(BASE_READY) ## compile times beside the stock base (REPEA
 
 bench-runtime: links $(BASE_READY) ## run times beside the stock base
 	@$(PY) benchmarks/runtime.py --base "$$($(BASE_SITE))"
+
+bench-model: links $(BASE_READY) ## run times of a decoder beside the stock base
+	@$(PY) benchmarks/model.py --base "$$($(BASE_SITE))"
 
 bench-collectives: links ## all_reduce + relu + scale on 2 GPUs (CPU=1: two processes on the CPU)
 	@$(PY) benchmarks/collectives.py $(if $(CPU),--cpu)

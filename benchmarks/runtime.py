@@ -63,15 +63,20 @@ def register(op: Op, name: str) -> Any:
     return custom_op
 
 
-def sampler() -> Callable[[Callable[[], Any]], float]:
-    """Returns a function from a call to its time in µs."""
+def sampler(flushes: int = FLUSHES) -> Callable[[Callable[[], Any]], float]:
+    """
+    Returns a function from a call to its time in µs.
+
+    Args:
+        flushes: of a GPU's cache, before the call.
+    """
     if not ON_GPU:
         return sample_on_cpu
     flushed = torch.empty(256 * 2**20, dtype=torch.int8, device=DEVICE)
 
     def sample_on_gpu(call: Callable[[], Any]) -> float:
         start, end = torch.cuda.Event(True), torch.cuda.Event(True)
-        for _ in range(FLUSHES):
+        for _ in range(flushes):
             flushed.zero_()
         start.record()
         call()
