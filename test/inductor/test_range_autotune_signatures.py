@@ -13,6 +13,7 @@ from torch.testing._internal.common_utils import (
 import torch
 from torch._inductor.range_autotune.signatures import (
     bind,
+    check_callable_for,
     check_params,
     implementation_name,
 )
@@ -104,7 +105,7 @@ class TestNames(SignatureTestCase):
         self.assert_raises_inline(
             TypeError,
             lambda: self.bind(lambda x, chunk=4: x),
-            """implementation '<lambda>' of range_autotune_test.f.default does not take the op's parameter 'w', which is not at its default here""",
+            """implementation '<lambda>' of range_autotune_test.f.default does not take the op's parameter 'w', which has no default""",
         )
 
     def test_a_missing_optional_tensor_keeps_its_place(self):
@@ -346,6 +347,51 @@ class TestTuningParameters(SignatureTestCase):
     )
     def test_may_be_anything_where_the_parameters_are_open(self, impl):
         check_params(self.op, impl, {"chunk": 8})
+
+
+class TestRegistration(SignatureTestCase):
+    """What can be told without a call."""
+
+    def check(self, impl, **params):
+        check_callable_for(self.op, impl, params)
+
+    def test_a_parameter_of_the_op_that_has_no_place(self):
+        self.assert_raises_inline(
+            TypeError,
+            lambda: self.check(lambda x: x),
+            """implementation '<lambda>' of range_autotune_test.f.default does not take the op's parameter 'w', which has no default""",
+        )
+        self.op = self.define_op("g(Tensor x, int k, Tensor? w) -> Tensor")
+        with self.assertRaisesRegex(TypeError, "parameter 'k', which has no default"):
+            self.check(lambda x, y: x)
+        with self.assertRaisesRegex(TypeError, "parameter 'w', which has no default"):
+            self.check(lambda x, k: x)
+        self.check(lambda x, k, y: x)
+        self.check(lambda *args, k: args)
+
+    def test_a_parameter_of_an_implementation_that_nothing_fills(self):
+        def impl(x, w, block, *, stages):
+            return x
+
+        self.assert_raises_inline(
+            TypeError,
+            lambda: self.check(impl, block=64),
+            """implementation 'impl' of range_autotune_test.f.default cannot be called with the op's parameters ['x', 'w', 'scale', 'pads', 'n'] and those of its config ['block']: missing a required argument: 'stages'""",
+        )
+        self.check(impl, block=64, stages=2)
+        self.check(functools.partial(impl, block=64, stages=2))
+
+    def test_what_a_call_may_bring_or_not(self):
+        self.check(scaled_mm)
+        self.op = self.define_op(
+            "g(Tensor x, Tensor?[] ts, Tensor? b=None, float s=1.0) -> Tensor"
+        )
+        self.check(lambda rows, parts: rows)
+        self.check(lambda rows, parts, bias, s: rows)
+        self.check(lambda rows, *rest: rows)
+        self.check(lambda x, ts, **rest: x)
+        self.check(Scaler(1).method)
+        self.check(torch.add)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from .numerics import NUMERICS_CHECKS, NumericsCheck
 from .ranges import check_disjoint, DimRange, ranges_from_split_points
 from .signatures import (
     argument_names,
+    check_callable_for,
     check_params,
     implementation_name,
     is_tensor_argument,
@@ -185,10 +186,13 @@ def make_contest(
 
     Raises:
         ValueError: if configs contradict each other or do not fit the op.
+        TypeError: if an implementation does not.
     """
     entries = [entry for config in configs for entry in _entries(config)]
     for config, _, _ in entries:
         check_params(op, config.decomposition, config.params)
+        if config.decomposition is not None:
+            check_callable_for(op, config.decomposition, config.params)
         check_config_patches(op, config.config_patches)
     ranged = [entry for entry in entries if entry[1] is not None]
     if ranged and (split or len(ranged) < len(entries)):

@@ -94,6 +94,41 @@ def check_params(
         )
 
 
+def check_callable_for(
+    op: torch._ops.OpOverload, impl: Callable[..., Any], params: Mapping[str, Any]
+) -> None:
+    """
+    Raises TypeError if no call of the op can be a call of an implementation: if a parameter
+    that one of the two needs is none of the other's.
+    """
+    parameters = _parameters(impl)
+    if parameters is None:
+        return
+    values = {a.name: _default_of(a, given=a.name) for a in op._schema.arguments}
+    tensors = [a.name for a in op._schema.arguments if _may_hold_tensors(a)]
+    given = frozenset(name for name in tensors if values[name] == name)
+    args, kwargs = bind(op, impl, values, given, params)
+    try:
+        inspect.Signature([*parameters.values()]).bind(*args, **kwargs)
+    except TypeError as e:
+        raise TypeError(
+            f"implementation '{implementation_name(impl)}' of {op} cannot be called with "
+            f"the op's parameters {argument_names(op)} and those of its config "
+            f"{[*params]}: {e}"
+        ) from None
+
+
+def _default_of(argument: torch._C.Argument, given: Any) -> Any:
+    return argument.default_value if argument.has_default_value() else given
+
+
+def _may_hold_tensors(argument: torch._C.Argument) -> bool:
+    kind = argument.type
+    while isinstance(kind, torch.OptionalType | torch.ListType):
+        kind = kind.getElementType()
+    return isinstance(kind, torch.TensorType)
+
+
 def _named(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
     return [name for name, p in parameters.items() if p.kind not in _VARIADIC]
 
@@ -209,11 +244,13 @@ def _check_left_out(
         if argument.has_default_value()
     }
     for name, value in left.items():
-        if name not in defaults or not _same_value(value, defaults[name]):
-            raise TypeError(
-                f"implementation '{implementation_name(impl)}' of {op} does not take the "
-                f"op's parameter '{name}', which is not at its default here"
-            )
+        if name in defaults and _same_value(value, defaults[name]):
+            continue
+        why = "is not at its default here" if name in defaults else "has no default"
+        raise TypeError(
+            f"implementation '{implementation_name(impl)}' of {op} does not take the "
+            f"op's parameter '{name}', which {why}"
+        )
 
 
 def _same_value(value: Any, default: Any) -> bool:
