@@ -370,7 +370,7 @@ class TestRegistration(SignatureTestCase):
         self.check(lambda *args, k: args)
 
     def test_a_parameter_of_an_implementation_that_nothing_fills(self):
-        def impl(x, w, block, *, stages):
+        def impl(x, w, block, stages):
             return x
 
         self.assert_raises_inline(
