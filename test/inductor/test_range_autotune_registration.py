@@ -220,6 +220,16 @@ class TestCandidates(OpTestCase):
             [c.config_patches for c in candidates], [{}, {"max_autotune": True}]
         )
 
+    def test_parameters_that_have_no_plain_truth(self):
+        table = torch.ones(2, 2)
+        first, second = self.candidates(
+            on((0, 8), long, chunk=table),
+            on((8, 16), long, chunk=table),
+            on((16, 32), long, chunk=table.clone()),
+        )
+        self.assertEqual(first.name, "long(chunk=Tensor)")
+        self.assertEqual(second.name, "long(chunk=Tensor)#2")
+
     def test_a_config_given_twice_competes_once(self):
         registration = self.register(scaled, [on((0, 8)), on((0, 8))])
         self.assertExpectedInline(

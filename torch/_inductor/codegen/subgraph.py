@@ -95,7 +95,7 @@ def trace_subgraph(
             return make_fx(
                 traced,
                 decomposition_table=decomposition_table,
-                tracing_mode="symbolic",
+                tracing_mode="symbolic" if V.fake_mode.shape_env else "fake",
             )(*inputs)
 
     def with_constants(*inputs: Any) -> Any:

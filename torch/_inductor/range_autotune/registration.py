@@ -22,6 +22,7 @@ from .signatures import (
     check_params,
     implementation_name,
     is_tensor_argument,
+    same_value,
 )
 
 
@@ -68,7 +69,8 @@ class Candidate:
         """Equal but for the name."""
         return (
             self.impl == other.impl
-            and self.params == other.params
+            and self.params.keys() == other.params.keys()
+            and all(same_value(v, other.params[k]) for k, v in self.params.items())
             and self.config_patches == other.config_patches
         )
 
@@ -265,12 +267,18 @@ def _unused_name(config: CustomOpConfig, taken: Sequence[str]) -> str:
     impl = config.decomposition
     base = "default" if impl is None else implementation_name(impl)
     if config.params:
-        base += f"({', '.join(f'{k}={v}' for k, v in config.params.items())})"
+        base += f"({', '.join(f'{k}={_shown(v)}' for k, v in config.params.items())})"
     name, number = base, 1
     while name in taken:
         number += 1
         name = f"{base}#{number}"
     return name
+
+
+def _shown(value: Any) -> str:
+    """A parameter in a name: what prints in several lines by its type."""
+    text = str(value)
+    return type(value).__name__ if "\n" in text else text
 
 
 def _make_table(

@@ -244,7 +244,7 @@ def _check_left_out(
         if argument.has_default_value()
     }
     for name, value in left.items():
-        if name in defaults and _same_value(value, defaults[name]):
+        if name in defaults and same_value(value, defaults[name]):
             continue
         why = "is not at its default here" if name in defaults else "has no default"
         raise TypeError(
@@ -253,8 +253,9 @@ def _check_left_out(
         )
 
 
-def _same_value(value: Any, default: Any) -> bool:
+def same_value(value: Any, other: Any) -> bool:
+    """Whether two arguments are known to be equal."""
     try:
-        return bool(value is default or value == default)
+        return bool(value is other or value == other)
     except Exception:  # tensors, symbolic values: anything that has no plain truth
         return False
