@@ -35,7 +35,7 @@ C = TypeVar("C")
 KernelConfigs = tuple[tuple[str, str], ...]
 
 # As far as the times of one config differ on a GPU, beside the error of a timing.
-NOISE_ON_DEVICE = 0.005
+_NOISE_ON_DEVICE = 0.005
 # Between two sizes a call's time does not rise in steps where it rises by less than the first
 # factor, for all blocks run at once, or about as the sizes do (up to the second, as a power of
 # these), for they run in many turns. Elsewhere sizes are measured up to the ratio apart.
@@ -115,7 +115,7 @@ def excesses(times: Mapping[C, Timing | Failure]) -> dict[C, float]:
             return math.inf
         if not best.ms:
             return 0.0
-        noise = math.hypot(time.error, best.error) + NOISE_ON_DEVICE
+        noise = math.hypot(time.error, best.error) + _NOISE_ON_DEVICE
         return max(0.0, math.log(time.ms / best.ms) - noise)
 
     return {config: excess(time) for config, time in times.items()}
