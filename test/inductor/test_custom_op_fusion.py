@@ -28,6 +28,7 @@ from torch._inductor.kernel.custom_op import (
     register_custom_op_autotuning,
 )
 from torch._inductor.range_autotune import config_ranges, regions, rounds
+from torch._inductor.range_autotune.candidates import FALLBACK_INDEX
 from torch._inductor.range_autotune.measure import Timing
 
 
@@ -294,6 +295,62 @@ class TestEmittedCode(FusionTestCase):
             self.assertEqual(state, expected)
 
 
+class TestStrides(FusionTestCase):
+    """An op's kernel gets the strides that it gets in eager mode."""
+
+    def op(self, *impls):
+        """Returns an op, and the strides that its kernel is called with."""
+        strides = []
+
+        def fn(x: torch.Tensor) -> torch.Tensor:
+            strides.append(x.stride())
+            return (x * 2).contiguous()
+
+        op = torch.library.custom_op(f"fusion::op{next(_numbers)}", mutates_args=())(fn)
+        op.register_fake(lambda x: x.new_empty(x.shape))
+        register_custom_op_autotuning(
+            op, configs=[CustomOpRangeConfig("x", 0, RANGES, list(impls))]
+        )
+        return op, strides
+
+    def check(self, model, winner, make, strides):
+        def only(runners, *_):
+            return {i: Timing(1.0 if i == winner else 2.0) for i in runners}
+
+        x = make(SIZES[0])
+        compiled = torch.compile(model)
+        with mock.patch.object(rounds, "time_candidates", only):
+            compiled(x)
+        for n in SIZES:
+            strides.clear()
+            self.assertEqual(compiled(make(n)), model(make(n)), msg=f"at size {n}")
+            as_compiled, as_eager = strides
+            self.assertEqual(as_compiled, as_eager, msg=f"at size {n}")
+
+    def test_behind_a_neighbour_that_keeps_those_of_its_input(self):
+        op, strides = self.op(lambda x: x + x)
+
+        def make(n):
+            x = rows(6, n)
+            torch._dynamo.mark_dynamic(x, 1)
+            return x
+
+        self.check(lambda x: op(x.t().flip(0) * 2), FALLBACK_INDEX, make, strides)
+
+    def test_behind_a_candidate_that_returns_others(self):
+        first, _ = self.op(lambda x: (x.t().contiguous() * 2).t())
+        second, strides = self.op(lambda x: x + x)
+
+        def make(n):
+            x = rows(n)
+            torch._dynamo.mark_dynamic(x, 0)
+            return x
+
+        # Of the combinations the second: the first op's implementation, the other op.
+        self.check(lambda x: second(first(x)), 1, make, strides)
+        self.check(lambda x: second(first(x).sin()), 1, make, strides)
+
+
 def traced(fn, *args):
     """A graph as it is behind the post-grad passes, symbolic in the first size."""
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -387,6 +444,37 @@ class TestLegality(FusionTestCase):
             return op(x * scale), scale
 
         self.assertEqual(self.joined(fn, rows(4), rows(1)[0]), ["mul", "op"])
+
+    def test_what_made_up_inputs_may_break_stays_outside(self):
+        """Zeros are good divisors of nothing, and good indices until one is subtracted."""
+        op = tuned_op()
+        x, n = torch.ones(4, 8, dtype=torch.int64), torch.ones(8, dtype=torch.int64)
+
+        def truncated(x, n):
+            return torch.div(op(x), n, rounding_mode="trunc")
+
+        def floored(x, n):
+            return torch.div(op(x), n, rounding_mode="floor")
+
+        self.assertEqual(self.joined(truncated, x, n), ["op"])
+        self.assertEqual(self.joined(floored, x, n), ["op"])
+        self.assertEqual(self.joined(truncated, rows(4), rows(1)[0]), ["op", "div"])
+        self.assertEqual(self.joined(lambda x, n: op(x) % n, x, n), ["op"])
+        self.assertEqual(self.joined(lambda x, n: torch.fmod(op(x), n), x, n), ["op"])
+        self.assertEqual(self.joined(lambda x: op(x) % 3, x), ["op", "remainder"])
+        self.assertEqual(self.joined(lambda x: op(x - 1), x), ["op"])
+        self.assertEqual(self.joined(lambda x: op(x > 1), x), ["gt", "op"])
+
+    def test_what_the_user_makes_to_benchmark_with_is_an_input(self):
+        op = tuned_op()
+        register_custom_op_autotuning(
+            op,
+            configs=[CustomOpRangeConfig("x", 0, RANGES, [lambda x: x + x])],
+            input_gen_fns={"x": torch.ones_like},
+        )
+        self.assertEqual(
+            self.joined(lambda x: op(x.sin()).cos(), rows(4)), ["op", "cos"]
+        )
 
     def test_nothing_moves_past_a_write(self):
         op = tuned_op()

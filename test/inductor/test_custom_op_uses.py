@@ -31,6 +31,7 @@ from torch._dynamo.utils import counters
 from torch._inductor.graph import GraphLowering
 from torch._inductor.test_case import run_tests
 from torch._inductor.utils import run_and_get_code
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.testing._internal.common_utils import (
     DeterministicGuard,
     instantiate_parametrized_tests,
@@ -343,6 +344,11 @@ def same_name(marker):
 
 
 class TestImplementations(UsesTestCase):
+    def test_its_one_output_in_a_tuple(self):
+        op = define_op(double, torch.empty_like)
+        register(op, lambda x: (x + x,), lambda x: [2 * x], ranges=RANGES)
+        self.check(lambda x: torch.relu(op(x)) + x, lambda n: (ramp(n, 4),))
+
     def test_every_kind_of_callable(self):
         def fn(x: torch.Tensor, k: int = 1, *, bias: float = 0.0) -> torch.Tensor:
             return x * k + bias
@@ -527,6 +533,14 @@ class TestWaysToCompile(UsesTestCase):
             for size, marker in {2: 1, 511: 1, 512: 2, 2047: 2, 2048: 0}.items():
                 x = ramp(5, size, 7)
                 self.assertEqual(compiled(x), (x + marker) * 2)
+
+    def test_a_graph_without_symbolic_sizes(self):
+        op = identity_op()
+        register_custom_op_autotuning(op, configs=[CustomOpConfig(plus(1))])
+        graph = make_fx(lambda x: [op(x) * 2])(ramp(8, 4))
+        with made_up_times(lambda size, index: 1.0 if index == 0 else 2.0):
+            compiled = torch._inductor.compile(graph, [ramp(8, 4)])
+        self.assertEqual(compiled(ramp(8, 4)), [(ramp(8, 4) + 1) * 2])
 
     def test_module(self):
         op = doubling_op()

@@ -48,16 +48,20 @@ class TestComparison(TestCase):
         flags = torch.tensor([True, False])
         self.assertIsNotNone(find_mismatch([~flags], [flags]))
 
-    def test_nan_never_passes(self):
+    def test_nan(self):
+        """A logarithm of random inputs has some."""
         nan = torch.tensor([1.0, math.nan])
         self.assertEqual(relative_difference(nan, torch.ones(2)), math.inf)
-        self.assertEqual(relative_difference(nan, nan), math.inf)
         self.assertEqual(relative_difference(torch.ones(2), nan), math.inf)
+        self.assertEqual(relative_difference(nan.flip(0), nan), math.inf)
+        self.assertEqual(relative_difference(nan, nan), 0.0)
+        self.assertEqual(relative_difference(nan * 3, nan), 2.0)
 
     def test_infinities(self):
         inf = torch.tensor([1.0, math.inf])
         self.assertEqual(relative_difference(inf, inf), 0.0)
         self.assertEqual(relative_difference(-inf, inf), math.inf)
+        self.assertEqual(relative_difference(inf * 3, inf), 2.0)
         self.assertEqual(relative_difference(torch.ones(2), inf), math.inf)
 
     def test_empty_and_zero(self):
@@ -74,12 +78,13 @@ class TestComparison(TestCase):
 
 
 class TestCheck(TestCase):
-    def result_and_warnings(self, number, dim_range=None, **options):
+    def result_and_warnings(self, number, dim_range=None, around=None, **options):
         """
-        Compiles an op whose two implementations are wrong and right.
+        Compiles an op whose two implementations are wrong and right, up to rounding.
 
         Args:
             dim_range: of x[0], in which both compete; None for all sizes.
+            around: calls the op and computes something from the result.
         """
 
         def fn(x: torch.Tensor) -> torch.Tensor:
@@ -89,7 +94,7 @@ class TestCheck(TestCase):
             return x * 3
 
         def right(x):
-            return x + x
+            return x * 0.2 * 10
 
         op = torch.library.custom_op(f"numerics::op{number}", mutates_args=())(fn)
         op.register_fake(torch.empty_like)
@@ -110,7 +115,7 @@ class TestCheck(TestCase):
             x = torch.ones(64, device=DEVICE)
             if dim_range:
                 torch._dynamo.mark_dynamic(x, 0)
-            result = torch.compile(op)(x)
+            result = torch.compile(lambda x: around(op, x) if around else op(x))(x)
         return result, [record.getMessage() for record in logs.records[1:]]
 
     def test_drop(self):
@@ -120,6 +125,17 @@ class TestCheck(TestCase):
             "\n".join(warnings),
             """op: candidate 'wrong' is left out: output 0 differs from the op's by 0.5 of its largest value, allowed is 0.0001, at the model's sizes""",
         )
+
+    def test_neighbours_make_more_of_what_rounding_does(self):
+        def in_steps(op, x):
+            return (op(x / 3) * 3e7).to(torch.int32) % 2
+
+        for number, around in enumerate((in_steps, lambda op, x: op(x) > 2)):
+            _, warnings = self.result_and_warnings(
+                6 + number, dim_range=(2, 200), around=around, numerics_check="drop"
+            )
+            (warning,) = warnings
+            self.assertIn("'wrong' is left out: output 0 differs", warning)
 
     def test_warn(self):
         _, warnings = self.result_and_warnings(1, numerics_check="warn")

@@ -235,7 +235,8 @@ class CallSite:
             if isinstance(leaf, Slot):
                 return f"input {leaf.index}"
             if isinstance(leaf, Inner):
-                return f"n{numbers[leaf.node]}"
+                strides = convert_shape_to_inductor(leaf.node.meta["val"].stride())
+                return f"n{numbers[leaf.node]} strides {[*map(symbols, strides)]}"
             return value_text(leaf, symbols)
 
         lines += [

@@ -31,6 +31,7 @@ from ..utils import convert_shape_to_inductor
 from ..virtualized import V
 from .apart import keep_apart, NAMESPACE, register_lowering_of_boundary
 from .cache_key import Unhashable
+from .call_site import Inner
 from .captures import captured_tensors
 from .functional import written
 from .graph_text import graph_text, SymbolNames
@@ -179,8 +180,8 @@ def trace_fallback(site: CallSite) -> tuple[TracedCandidate, Outputs]:
     of_ops: dict[int, tuple[Any, ...]] = {}
 
     def call_op(number: int, values: dict[str, Any]) -> Any:
-        op = site.calls[number].op
-        result = _call(op, op, values)
+        called = site.calls[number]
+        result = _call(called.op, called.op, _with_eager_strides(called, values))
         of_ops[number] = tuple(pytree.tree_leaves(result))
         return result
 
@@ -215,7 +216,7 @@ def trace_candidate(
     limit_s = time_limit_s()
     try:
         parts = candidate.parts or (candidate,)
-        calls = [_call_candidate(part, call) for part, call in zip(parts, site.calls)]
+        calls = [call_of_candidate(part, call) for part, call in zip(parts, site.calls)]
         eager = {c.op for part, c in zip(parts, site.calls) if part.impl is None}
         graphs = call_within(
             limit_s, "tracing it", _candidate_graphs, calls, site, outputs, eager, apart
@@ -311,7 +312,7 @@ def _place_of_assertion(error: BaseException) -> str:
     return f" in {last.name} ({os.path.basename(last.filename)}:{last.lineno})"
 
 
-def _call_candidate(candidate: Candidate, site: CallSite) -> _OpCall:
+def call_of_candidate(candidate: Candidate, site: CallSite) -> _OpCall:
     """Calls the implementation with what it takes of the op's arguments."""
 
     def call(values: dict[str, Any]) -> Any:
@@ -341,18 +342,23 @@ def _candidate_graphs(
         apart: see ``trace_candidate``.
     """
 
-    def checked(call_impl: _OpCall, contract: Sequence[torch.Tensor]) -> _OpCall:
+    def checked(
+        call_impl: _OpCall, of: CallSite, contract: Sequence[torch.Tensor]
+    ) -> _OpCall:
         def call_op(values: dict[str, Any]) -> Any:
-            given = _all_apart(values) if apart else values
+            given = _with_eager_strides(of, values)
+            given = _all_apart(given) if apart else given
             flat, nesting = pytree.tree_flatten(call_impl(given))
             _check_outputs(flat, contract, pytree.tree_leaves(given))
+            if _returns_one_tensor(of.op):  # its only output in a tuple, for one
+                nesting = pytree.tree_structure(flat[0])
             result = pytree.tree_unflatten(_with_own_memory(flat), nesting)
             return _all_apart(result) if apart else result
 
         return call_op
 
     def call(*leaves: Any) -> list[Any]:
-        ops = map(checked, call_impls, outputs.of_ops)
+        ops = map(checked, call_impls, site.calls, outputs.of_ops)
         return pytree.tree_leaves(site.run(leaves, *ops))
 
     written = _trace(call, site, eager)
@@ -364,6 +370,32 @@ def _candidate_graphs(
             _check_captures_kept(form)
             _pin_strides(form, outputs)
     return graph, as_written
+
+
+def _with_eager_strides(call: CallSite, values: dict[str, Any]) -> dict[str, Any]:
+    """
+    An op's arguments with the strides that they have in eager mode, which its kernel may
+    count on, where neighbours compute them from tensors that Inductor has laid out
+    otherwise or another op's candidate returns otherwise.
+    """
+
+    def strided(place: Any, value: Any) -> Any:
+        if not (isinstance(place, Inner) and isinstance(value, torch.Tensor)):
+            return value
+        strides = place.node.meta["val"].stride()
+        if _known_equal(value.stride(), strides):
+            return value
+        made = torch.empty_strided(
+            value.shape, strides, dtype=value.dtype, device=value.device
+        )
+        return made.copy_(value)
+
+    return pytree.tree_map(strided, dict(call.arguments), values)
+
+
+def _returns_one_tensor(op: torch._ops.OpOverload) -> bool:
+    returned = [result.type for result in op._schema.returns]
+    return len(returned) == 1 and isinstance(returned[0], torch.TensorType)
 
 
 def _all_apart(values: Any) -> Any:

@@ -29,6 +29,7 @@ import torch
 from .. import config
 from ..utils import is_view
 from .functional import written
+from .integer_division import divides_integers
 from .joint import can_join, joined
 from .signatures import argument_names
 from .stale_code import registration_of
@@ -44,6 +45,7 @@ log = logging.getLogger("torch._inductor.kernel.custom_op")
 FUSION_TYPES = ("epilogue", "prologue", "cross_subgraph")
 # Compilation time grows with a region, and every candidate repeats it.
 _MOST_NODES = 64
+_INDICES = (torch.int64, torch.int32)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,6 +202,7 @@ def _add_producers(
     """
     # Nodes outside that the region depends on: what they read cannot be inside.
     before: set[torch.fx.Node] = set()
+    generated = {node for call in calls for node in _generated(call)}
     node = max(members, key=list(calls[0].graph.nodes).index)
     while node.op != "root" and len(members) < _MOST_NODES:
         if node not in members:
@@ -212,6 +215,7 @@ def _add_producers(
                 inside
                 and not leads_in
                 and node not in taken
+                and node not in generated
                 and steps <= _most_steps()
                 and can_precede(node, members)
             ):
@@ -225,7 +229,7 @@ def can_follow(node: torch.fx.Node, calls: Sequence[torch.fx.Node]) -> bool:
     """Whether a node that reads the region may be computed in each branch."""
     if node.target is operator.getitem:
         return node.args[0] in calls
-    if "epilogue" not in fusion_types() or not is_pointwise(node):
+    if "epilogue" not in fusion_types() or not can_be_measured(node):
         return False
     value = node.meta["val"]
     return any(
@@ -242,12 +246,22 @@ def can_precede(node: torch.fx.Node, members: Collection[torch.fx.Node]) -> bool
     If others read it, too, nothing shall have to be stored for it that is not; and of what
     has one size always, such as a weight, one region is no better place than another.
     """
-    if not is_pointwise(node):
+    if not can_be_measured(node) or _is_index(node.meta["val"]):
         return False
     if all(user in members for user in node.users):
         return True
     symbolic = node.meta["val"]._has_symbolic_sizes_strides
     return symbolic and _is_computed_from_stored(node)
+
+
+def can_be_measured(node: torch.fx.Node) -> bool:
+    """Whether a node is pointwise, and its inputs may be made up."""
+    return is_pointwise(node) and not divides_integers(node)
+
+
+def _is_index(value: torch.Tensor) -> bool:
+    """Whether it may be: zeros are valid then, and not what is computed from zeros."""
+    return value.dtype in _INDICES
 
 
 def _is_computed_from_stored(node: torch.fx.Node) -> bool:
@@ -303,12 +317,26 @@ def _one_size(calls: Sequence[torch.fx.Node]) -> bool:
     )
 
 
+def _arguments(call: torch.fx.Node) -> dict[str, Any]:
+    """What a registered op is called with, by parameter."""
+    assert isinstance(call.target, torch._ops.OpOverload)
+    return {**dict(zip(argument_names(call.target), call.args)), **call.kwargs}
+
+
+def _generated(call: torch.fx.Node) -> list[torch.fx.Node]:
+    """The arguments of a call that the user makes to benchmark with; inputs of its region."""
+    makers = _registration_of(call).options.input_gen_fns
+    made = [value for name, value in _arguments(call).items() if name in makers]
+    return [
+        leaf for leaf in pytree.tree_leaves(made) if isinstance(leaf, torch.fx.Node)
+    ]
+
+
 def _dispatch_size(call: torch.fx.Node) -> Any:
     """A fake size; None if the dispatch tensor is missing or has no such dimension."""
-    op, dim = call.target, _registration_of(call).dim
-    assert isinstance(op, torch._ops.OpOverload) and dim is not None
-    given = {**dict(zip(argument_names(op), call.args)), **call.kwargs}
-    node = given.get(dim.tensor_name)
+    dim = _registration_of(call).dim
+    assert dim is not None
+    node = _arguments(call).get(dim.tensor_name)
     value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
     if not isinstance(value, torch.Tensor):
         return None

@@ -13,12 +13,14 @@ from .collectives import common_comparisons, common_to_all_ranks, time_in_step
 from .conclusions import choose_kernel_configs, conclude, judge, reject_failures
 from .config_ranges import ConfigRecord
 from .inputs import make_inputs, may_hold, SizePoint
+from .integer_division import check_divisors
 from .kernel_configs import ConfigSearch
 from .limits import call_within, is_out_of_memory, time_limit_s
 from .measure import Failure, time_candidates, Times
 from .numerics import find_mismatch, NotCompared
 from .places import in_order, points_of_rounds, spread
 from .recall import may_have_kernel_configs, remember, remember_records
+from .second_opinion import find_mismatch_of_ops
 from .timing_cache import Entry
 from .trial import try_in_process
 from .tuning import LEFT_OUT_ELSEWHERE
@@ -101,7 +103,7 @@ def _measure_point(
     runners = _on_all_ranks(tuning, mine)
     if not runners:
         return Entry(too_large=reason)
-    comparisons = _compare(tuning, runners)
+    comparisons = _compare(tuning, runners, point)
     judge(tuning, comparisons, point)
     for index in tuning.rejected:
         runners.pop(index, None)
@@ -149,11 +151,29 @@ def _runners(
             "%s: size %s is not measured: %s", tuning.name, point.size, one_line(e)
         )
         return {}
+    if tuning.device.type == "cpu" and not tuning.ranks:
+        _reject_where_divisors_are_zero(tuning, competing, inputs)
     return {
         index: _runner(module, inputs)
         for index, module in tuning.modules.items()
         if tuning.competes(index, competing)
     }
+
+
+def _reject_where_divisors_are_zero(
+    tuning: Tuning, competing: Round, inputs: Sequence[Any]
+) -> None:
+    """Takes out candidates that would end the process."""
+    given = inputs[len(tuning.site.symbols()) :]
+    for index in [i for i in tuning.modules if tuning.competes(i, competing)]:
+        try:
+            check_divisors(tuning.traced[index].graph, given, time_limit_s())
+        except Exception as e:
+            reason = (
+                f"it does not run: {one_line(e)}; integers are zeros unless input_gen_fns "
+                "makes others"
+            )
+            tuning.reject(index, Failure(reason), str(competing.sizes))
 
 
 def _inputs(tuning: Tuning, point: SizePoint) -> list[Any]:
@@ -311,12 +331,40 @@ def _reject_in_process(tuning: Tuning, competing: Round, point: SizePoint) -> No
         tuning.reject(index, Failure(reason), str(competing.sizes))
 
 
-def _compare(tuning: Tuning, runners: Runners) -> Mapping[int, Comparison]:
+def _compare(
+    tuning: Tuning, runners: Runners, point: SizePoint
+) -> Mapping[int, Comparison]:
     """With the op itself, if asked to; the same on every rank."""
     if tuning.registration.options.numerics_check == "off":
         return {}
     found = _comparisons(runners)
-    return common_comparisons(found, tuning.ranks) if tuning.ranks else found
+    if tuning.ranks:
+        return common_comparisons(found, tuning.ranks)
+    if tuning.site.body is None:
+        return found
+    return {
+        index: _without_neighbours(tuning, index, point, result)
+        if isinstance(result, str)
+        else result
+        for index, result in found.items()
+    }
+
+
+def _without_neighbours(
+    tuning: Tuning, index: int, point: SizePoint, mismatch: str
+) -> Comparison:
+    """Whether results that differ do so before neighbours make something of them."""
+    site, candidate = tuning.site, tuning.traced[index].candidate
+
+    def compare() -> Comparison:
+        leaves = _inputs(tuning, point)[len(site.symbols()) :]
+        return find_mismatch_of_ops(candidate, site, leaves)
+
+    try:
+        return call_within(time_limit_s(), "a call of it", compare)
+    except Exception as e:
+        log.debug("%s: no second opinion", tuning.name, exc_info=e)
+        return mismatch
 
 
 def _comparisons(runners: Runners) -> dict[int, Comparison]:
