@@ -929,6 +929,14 @@ class TestPlainRegistration(AutotuneTestCase):
         register_custom_op_autotuning(op, config_generator=lambda tensors: [])
         self.assert_markers(compile_at(op, ramp(128, 4)), {128: 0, 600: 0})
 
+    def test_config_generator_with_something_else(self):
+        op = identity_op()
+        register_custom_op_autotuning(op, config_generator=lambda tensors: [plus(1)])
+        with self.assertRaisesRegex(
+            Exception, "must be a CustomOpConfig .* at index 0"
+        ):
+            compile_at(op, ramp(128, 4))
+
     @parametrize("threshold,marker", ((1.0, 1), (1.4, 1), (1.6, 0)))
     def test_min_speedup_threshold(self, threshold, marker):
         op = identity_op()

@@ -1,7 +1,9 @@
 # Owner(s): ["module: inductor"]
 """Tests of ``torch._inductor.range_autotune.joint``."""
 
+import gc
 import math
+import weakref
 
 from range_autotune_testing import OpTestCase
 from torch._inductor.test_case import run_tests
@@ -47,6 +49,17 @@ class TestJoint(OpTestCase):
     def test_same_for_the_same(self):
         pair = self.registered("a", [(0, 8)]), self.registered("b", [(0, 8)])
         self.assertIs(joined(pair), joined(pair))
+
+    def test_nothing_of_what_was_replaced_is_kept(self):
+        pair = [self.registered(name, [(0, 8)]) for name in "ab"]
+        captured = weakref.ref(joined(pair).contest.candidates[0].parts[0].impl)
+        for old in pair:
+            config = CustomOpRangeConfig("x", 0, [(0, 8)], named("c"))
+            self.register(old.op, [config])
+        joined([self.registered(name, [(0, 8)]) for name in "de"])
+        del pair, old
+        gc.collect()
+        self.assertIsNone(captured())
 
     def test_combinations_over_the_union_of_ranges(self):
         table = self.table(

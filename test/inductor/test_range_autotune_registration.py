@@ -180,6 +180,14 @@ x[1]
 'numerics_check': 'drop'}}""",
         )
 
+    def test_config_patch_that_is_an_alias(self):
+        patches = {"force_disable_caches": True}
+        registration = self.register(
+            scaled, [CustomOpConfig(short, config_patches=patches)]
+        )
+        (candidate,) = registration.contest.candidates
+        self.assertEqual(candidate.config_patches, patches)
+
     def test_unknown_config_patch(self):
         with self.assertRaises(ValueError) as caught:
             self.register(

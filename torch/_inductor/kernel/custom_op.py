@@ -215,12 +215,6 @@ def _check_configs(
         raise TypeError(f"configs must be a list or tuple, got {type(configs)}")
     if not configs:
         raise ValueError(f"At least one config must be provided for {op}")
-    for i, config in enumerate(configs):
-        if not isinstance(config, (CustomOpConfig, CustomOpRangeConfig)):
-            raise TypeError(
-                "Each config must be a CustomOpConfig object or a CustomOpRangeConfig, "
-                f"got {type(config)} at index {i}"
-            )
     return list(configs)
 
 

@@ -18,6 +18,7 @@ from .registration import (
     Row,
     TuningOptions,
 )
+from .stale_code import registration_of
 
 
 if TYPE_CHECKING:
@@ -61,8 +62,16 @@ def joined(registrations: Sequence[Registration]) -> Registration:
         return registrations[0]
     key = tuple(map(id, registrations))
     if key not in _joined:
+        _drop_replaced()
         _joined[key] = (registrations, _join(registrations))
     return _joined[key][1]
+
+
+def _drop_replaced() -> None:
+    """Joins nothing that was registered anew; what it captures may be large."""
+    for key, (parts, _) in [*_joined.items()]:
+        if any(registration_of(part.op) is not part for part in parts):
+            _joined.pop(key, None)
 
 
 def _join(registrations: Sequence[Registration]) -> Registration:

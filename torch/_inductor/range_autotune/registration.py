@@ -188,8 +188,14 @@ def make_contest(
 
     Raises:
         ValueError: if configs contradict each other or do not fit the op.
-        TypeError: if an implementation does not.
+        TypeError: if one is none, or an implementation does not fit.
     """
+    for i, config in enumerate(configs):
+        if not isinstance(config, (CustomOpConfig, CustomOpRangeConfig)):
+            raise TypeError(
+                "Each config must be a CustomOpConfig object or a CustomOpRangeConfig, "
+                f"got {type(config)} at index {i}"
+            )
     entries = [entry for config in configs for entry in _entries(config)]
     for config, _, _ in entries:
         check_params(op, config.decomposition, config.params)
@@ -425,7 +431,7 @@ def check_config_patches(op: torch._ops.OpOverload, patches: Mapping[str, Any]) 
     """Raises ValueError if Inductor has no such config."""
     known = inductor_config.get_config_copy()
     for name in patches:
-        if name not in known:
+        if not (name in known or hasattr(inductor_config, name)):  # an alias
             near = difflib.get_close_matches(name, known, n=3)
             raise ValueError(
                 f"Unknown config '{name}' in config_patches for {op}; "
