@@ -69,9 +69,9 @@ class TestIntegerDivision(OpTestCase):
         return [r.getMessage() for r in logs.records if r.levelno == logging.WARNING]
 
     def test_candidates_that_divide_by_made_up_inputs(self):
-        self.op = self.define_op("op(Tensor x, Tensor n) -> Tensor")
-        self._library.impl("op", torch.floor_divide, "CPU")
-        self._library.impl("op", lambda x, n: torch.empty_like(x), "Meta")
+        self.op = self.define_op("divided(Tensor x, Tensor n) -> Tensor")
+        self._library.impl("divided", torch.floor_divide, "CPU")
+        self._library.impl("divided", lambda x, n: torch.empty_like(x), "Meta")
         first, *_ = said = self.tune()
         self.assertIn("ZeroDivisionError", first)
         self.assertIn("integers are zeros unless input_gen_fns makes others", first)
