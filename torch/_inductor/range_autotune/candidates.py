@@ -383,7 +383,7 @@ def _with_eager_strides(call: CallSite, values: dict[str, Any]) -> dict[str, Any
         if not (isinstance(place, Inner) and isinstance(value, torch.Tensor)):
             return value
         strides = place.node.meta["val"].stride()
-        if _known_equal(value.stride(), strides):
+        if _lies_as(value, strides):
             return value
         made = torch.empty_strided(
             value.shape, strides, dtype=value.dtype, device=value.device
@@ -391,6 +391,14 @@ def _with_eager_strides(call: CallSite, values: dict[str, Any]) -> dict[str, Any
         return made.copy_(value)
 
     return pytree.tree_map(strided, dict(call.arguments), values)
+
+
+def _lies_as(value: torch.Tensor, strides: Sequence[Any]) -> bool:
+    """Whether elements are known to lie at these strides; those of one element have none."""
+    return all(
+        _known_equal([size], [1]) or _known_equal([stride], [wanted])
+        for size, stride, wanted in zip(value.shape, value.stride(), strides)
+    )
 
 
 def _returns_one_tensor(op: torch._ops.OpOverload) -> bool:

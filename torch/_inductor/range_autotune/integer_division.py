@@ -29,7 +29,8 @@ _DIVISIONS = (
 def divides_integers(node: torch.fx.Node) -> bool:
     """Whether a node divides integers by those of a tensor."""
     packet = getattr(node.target, "overloadpacket", None)
-    if packet not in _DIVISIONS or not isinstance(node.args[1], torch.fx.Node):
+    _, divisor, *_ = (*node.args, *node.kwargs.values(), None, None)
+    if packet not in _DIVISIONS or not isinstance(divisor, torch.fx.Node):
         return False
     value = node.meta.get("val")
     return isinstance(value, torch.Tensor) and not value.dtype.is_floating_point
