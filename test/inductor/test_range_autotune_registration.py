@@ -187,6 +187,9 @@ x[1]
         )
         (candidate,) = registration.contest.candidates
         self.assertEqual(candidate.config_patches, patches)
+        # A function of the module, not a config.
+        with self.assertRaisesRegex(ValueError, "Unknown config 'patch'"):
+            self.register(scaled, [CustomOpConfig(short, config_patches={"patch": 1})])
 
     def test_unknown_config_patch(self):
         with self.assertRaises(ValueError) as caught:
