@@ -133,7 +133,7 @@ def measure(modes: list[str]) -> tuple[Times, dict[str, dict[str, float]]]:
     """Also how many seconds each variant took to compile, by mode."""
     times: Times = {}
     seconds: dict[str, dict[str, float]] = {}
-    order = random.Random(0)
+    order, sample = random.Random(0), sampler(FLUSHES)
     norm, gated = (register(in_ranges(op), op.fn.__name__) for op in (RMS_NORM, SWIGLU))
     for mode in modes:
         torch._dynamo.reset()
@@ -141,7 +141,6 @@ def measure(modes: list[str]) -> tuple[Times, dict[str, dict[str, float]]]:
         with config.patch(MODES[mode]):
             variants, seconds[mode] = compile_variants((norm, gated))
         times[mode] = {name: {} for name in variants}
-        sample = sampler(FLUSHES)
         for size in TOKENS:
             for name, median in medians(variants, size, sample, order).items():
                 times[mode][name][size] = median

@@ -29,7 +29,7 @@ _DIVISIONS = (
 def divides_integers(node: torch.fx.Node) -> bool:
     """Whether a node divides integers by those of a tensor."""
     packet = getattr(node.target, "overloadpacket", None)
-    _, divisor, *_ = (*node.args, *node.kwargs.values(), None, None)
+    divisor = node.args[1] if len(node.args) > 1 else node.kwargs.get("other")
     if packet not in _DIVISIONS or not isinstance(divisor, torch.fx.Node):
         return False
     value = node.meta.get("val")

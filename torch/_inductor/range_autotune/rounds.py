@@ -179,8 +179,13 @@ def _reject_where_divisors_are_zero(
 def _inputs(tuning: Tuning, point: SizePoint) -> list[Any]:
     """The arguments of candidates' modules at a size: values of symbols, then inputs."""
     symbol_values = [point.values[symbol] for symbol in tuning.site.symbols()]
+    return [*symbol_values, *_leaves(tuning, point)]
+
+
+def _leaves(tuning: Tuning, point: SizePoint) -> list[Any]:
+    """What stands for the call site's inputs at a size."""
     gen_fns = tuning.registration.options.input_gen_fns
-    return [*symbol_values, *make_inputs(tuning.site, point, gen_fns)]
+    return make_inputs(tuning.site, point, gen_fns)
 
 
 def _runner(module: SubgraphModule, arguments: Sequence[Any]) -> Callable[[], Any]:
@@ -357,8 +362,7 @@ def _without_neighbours(
     site, candidate = tuning.site, tuning.traced[index].candidate
 
     def compare() -> Comparison:
-        leaves = _inputs(tuning, point)[len(site.symbols()) :]
-        return find_mismatch_of_ops(candidate, site, leaves)
+        return find_mismatch_of_ops(candidate, site, _leaves(tuning, point))
 
     try:
         return call_within(time_limit_s(), "a call of it", compare)

@@ -104,10 +104,11 @@ def check_callable_for(
     parameters = _parameters(impl)
     if parameters is None:
         return
-    values = {a.name: _default_of(a, given=a.name) for a in op._schema.arguments}
-    tensors = [a.name for a in op._schema.arguments if _may_hold_tensors(a)]
-    given = frozenset(name for name in tensors if values[name] == name)
-    args, kwargs = bind(op, impl, values, given, params)
+    schema = op._schema.arguments
+    needed = [a for a in schema if not a.has_default_value()]
+    values = {a.name: a.default_value for a in schema} | {a.name: ... for a in needed}
+    tensor_names = frozenset(a.name for a in needed if _may_hold_tensors(a))
+    args, kwargs = bind(op, impl, values, tensor_names, params)
     try:
         inspect.Signature([*parameters.values()]).bind(*args, **kwargs)
     except TypeError as e:
@@ -116,10 +117,6 @@ def check_callable_for(
             f"the op's parameters {argument_names(op)} and those of its config "
             f"{[*params]}: {e}"
         ) from None
-
-
-def _default_of(argument: torch._C.Argument, given: Any) -> Any:
-    return argument.default_value if argument.has_default_value() else given
 
 
 def _may_hold_tensors(argument: torch._C.Argument) -> bool:
