@@ -11,6 +11,7 @@ from unittest import mock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from range_autotune_testing import one_config_each
+from torch._dynamo.utils import counters
 from torch._inductor.lowering import user_lowerings
 from torch._inductor.test_case import run_tests, TestCase
 from torch._inductor.utils import run_and_get_code
@@ -68,6 +69,7 @@ class FusionTestCase(TestCase):
     def setUp(self):
         super().setUp()
         torch._dynamo.reset()
+        counters.clear()
         before = dict(user_lowerings)
         self.addCleanup(lambda: (user_lowerings.clear(), user_lowerings.update(before)))
 
@@ -321,6 +323,7 @@ class TestStrides(FusionTestCase):
         compiled = torch.compile(model)
         with mock.patch.object(rounds, "time_candidates", only):
             compiled(x)
+        self.assertEqual(counters["inductor"]["custom_op_candidates_left_out"], 0)
         for n in SIZES:
             strides.clear()
             self.assertEqual(compiled(make(n)), model(make(n)), msg=f"at size {n}")
@@ -349,6 +352,18 @@ class TestStrides(FusionTestCase):
         # Of the combinations the second: the first op's implementation, the other op.
         self.check(lambda x: second(first(x)), 1, make, strides)
         self.check(lambda x: second(first(x).sin()), 1, make, strides)
+
+    def test_of_products_that_are_no_size_of_an_input(self):
+        first, _ = self.op(lambda x: (x.mT.contiguous() * 2).mT)
+        second, strides = self.op(lambda x: x + x)
+
+        def make(n):
+            x = rows(n, 15).view(n, 5, 3)
+            for dim in range(x.dim()):
+                torch._dynamo.mark_dynamic(x, dim)
+            return x
+
+        self.check(lambda x: second(first(torch.cat([x, x], 2))), 1, make, strides)
 
 
 def traced(fn, *args):

@@ -135,6 +135,19 @@ def write(x: torch.Tensor, out: torch.Tensor) -> None:
 write.register_fake(lambda x, out: None)
 
 
+@torch.library.custom_op("custom_op_fuzz_writes::add_places", mutates_args=())
+def add_places(x: torch.Tensor) -> torch.Tensor:
+    """Adds to each element a number that depends on where it is in memory."""
+    places = torch.zeros((), dtype=torch.int64, device=x.device)
+    for count, stride in zip(x.shape, x.stride()):
+        steps = torch.arange(count, device=x.device) * (stride if count > 1 else 0)
+        places = places.unsqueeze(-1) + steps
+    return x.contiguous() + (places % 5).to(x.dtype)
+
+
+add_places.register_fake(lambda x: x.new_empty(x.shape))
+
+
 @dataclasses.dataclass(frozen=True)
 class Case:
     """
@@ -152,6 +165,7 @@ class Case:
         marked: whether implementations add a marker.
         deferred: whether choices wait until the graph is lowered.
         training: whether there is a backward pass, which calls the op too.
+        reads_places: whether the op's results depend on the strides of its first tensor.
     """
 
     shape: tuple[int, ...]
@@ -177,6 +191,7 @@ class Case:
     calls: str = "once"
     deferred: bool = True
     training: bool = False
+    reads_places: bool = False
 
     def schema(self, name: str) -> str:
         kinds = {"none": "Tensor?", "optional": "Tensor?", "list": "Tensor[]"}
@@ -284,6 +299,10 @@ class Case:
         """What the op computes from its arguments by name."""
         x, *others = tensors_in(values)
         add = operator.xor if x.dtype == torch.bool else operator.add
+        # The sum of two truths is one, whatever it is added to.
+        others = [other.to(x.dtype) for other in others]
+        if self.reads_places:
+            x = add_places(x)
         acc = x.clone(memory_format=torch.contiguous_format)
         if variant == "others_first" and others:
             for other in others[1:]:
@@ -521,6 +540,8 @@ def cases(draw: Callable[[Any], Any]) -> Case:
         calls=draw(st.sampled_from(CALLS)),
         deferred=draw(st.integers(0, 3)) > 0,
         training=training,
+        # Eager and compiled gradients may lie otherwise in memory.
+        reads_places=not (dtype == torch.bool or training) and draw(st.booleans()),
     )
 
 
@@ -626,6 +647,19 @@ class MadeUpTimes:
 _numbers = itertools.count()
 
 
+@contextlib.contextmanager
+def warned() -> Iterator[list[str]]:
+    """What a user is warned of."""
+    log = logging.getLogger("torch._inductor.kernel.custom_op")
+    handler, messages = logging.Handler(logging.WARNING), []
+    handler.emit = lambda record: messages.append(record.getMessage())
+    log.addHandler(handler)
+    try:
+        yield messages
+    finally:
+        log.removeHandler(handler)
+
+
 def check(case: Case) -> int:
     """
     Compiles a case once; it must equal eager at each of its sizes.
@@ -635,12 +669,10 @@ def check(case: Case) -> int:
     """
     torch._dynamo.reset()
     times = MadeUpTimes(case)
-    warnings: list[str] = []
-    log = logging.getLogger("torch._inductor.kernel.custom_op")
     with (
         registered(case, f"op{next(_numbers)}") as op,
         times.in_place(),
-        mock.patch.object(log, "warning", lambda m, *a: warnings.append(m % a)),
+        warned() as warnings,
         config.patch(
             {
                 "enable_custom_op_fusion": case.fusion,

@@ -410,6 +410,22 @@ class TestEqualCallSites(DeferredTestCase):
                 x, y = (torch.randn(size, 8) for size in sizes)
                 self.assertEqual(compiled(x, y, self.w), fn(x, y, self.w))
 
+    def test_equal_to_one_without_candidates(self):
+        def guarding(x, w):
+            return x @ w if x.shape[0] == 20 else (2 * x) @ w
+
+        op = linear_op(guarding, ranges=RANGES)
+        x, y = torch.randn(20, 8), torch.randn(30, 8)
+        for tensor in (x, y):
+            torch._dynamo.mark_dynamic(tensor, 0)
+        with winner(lambda size: 0) as points:
+            result = torch.compile(lambda x, y, w: op(x, w) @ op(y, w).t())(
+                x, y, self.w
+            )
+        self.assertEqual(result, op(x, self.w) @ op(y, self.w).t())
+        self.assertEqual(points, [])
+        self.assertEqual(counters["inductor"]["custom_op_choices_deferred"], 0)
+
     def test_other_layouts_are_no_equals(self):
         op = linear_op(self.counted)
         with winner(lambda size: 0):

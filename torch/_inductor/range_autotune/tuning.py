@@ -366,7 +366,7 @@ def as_for(first: Tuning, site: CallSite) -> Tuning | None:
     No implementation is called again. None where candidates rely on what is known of the
     first site's symbols only.
     """
-    if site.exprs() == first.site.exprs():
+    if site.exprs() == first.site.exprs() or not first.traced:
         return dataclasses.replace(first, site=site, first=first.source)
     try:
         fallback, outputs = trace_fallback(site)
