@@ -4,6 +4,7 @@
 import contextlib
 import itertools
 import math
+import re
 import unittest
 from unittest import mock
 
@@ -296,6 +297,20 @@ class TestOnGpu(TestCase):
             result, (code, *_) = run_and_get_code(torch.compile(fn), a, b)
         self.assertEqual(result, fn(a, b), atol=1e-1, rtol=1e-2)
         self.assertEqual(code.count("@triton.jit"), 1, msg=code)
+
+    @config.patch("triton.multi_kernel", 1)
+    def test_multi_kernels_of_branches_and_of_the_rest(self):
+        op = norm_op()
+
+        def fn(x):
+            y = torch.relu(op(x * 2)) + x
+            return y / y.sum(-1, keepdim=True).abs().clamp(min=1)
+
+        compiled, code = self.compiled(fn)
+        self.assert_like_eager(compiled, fn)
+        names = re.findall(r"^(multi_kernel_\d+) =", code, re.MULTILINE)
+        self.assertGreater(len(names), 1, msg=code)
+        self.assertEqual(len(names), len(set(names)), msg=code)
 
     @parametrize("winners", (1, 2))
     @parametrize("deferring", (True, False))

@@ -12,6 +12,7 @@ from unittest import mock
 
 from range_autotune_testing import SymbolicTestCase
 from torch._dynamo.utils import counters
+from torch._inductor.codegen.wrapper import PythonWrapperCodegen
 from torch._inductor.lowering import user_lowerings
 from torch._inductor.test_case import run_tests, TestCase
 from torch._inductor.utils import run_and_get_code
@@ -246,6 +247,22 @@ return (buf0, )""",
             for _ in range(3):
                 expected = expected @ expected.T @ expected + marker
             self.assertEqual(compiled(x), expected)
+
+    def test_names_of_multi_kernels_are_those_of_one_module(self):
+        """They are numbered by how many there are, whichever function calls them."""
+        ranges = [(0, 10), (10, math.inf)]
+        op = tuned_op(ranges)
+        known = []
+
+        def write(wrapper):
+            known.append(wrapper.multi_kernel_state.subkernel_to_kernel_name)
+
+        with mock.patch.object(PythonWrapperCodegen, "_write_multi_kernel_defs", write):
+            self.compile(lambda x: op(x).sum(0), ranges)
+        # Modules of what is measured come first, then the branches, then all of it.
+        measured, emitted = known[:-3], known[-3:]
+        self.assertTrue(all(names is emitted[0] for names in emitted))
+        self.assertFalse(any(names is emitted[0] for names in measured))
 
     def test_only_what_is_read_is_kept(self):
         """Of two outputs one is read by nobody; the input is not needed any more."""

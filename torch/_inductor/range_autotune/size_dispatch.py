@@ -48,6 +48,9 @@ class _BranchLowering(SubgraphLowering):
         """No assertions on inputs: they are for those who call from outside."""
         super().init_wrapper_code(*args, **kwargs)
         self.wrapper_code._pending_input_asserts.clear()
+        # Globals of the one module, which each wrapper would number from zero.
+        named = self.parent.wrapper_code.multi_kernel_state.subkernel_to_kernel_name
+        self.wrapper_code.multi_kernel_state.subkernel_to_kernel_name = named
 
     def create_deferred_runtime_asserts(
         self, n: torch.fx.Node, new_unbacked_defs: OrderedSet[sympy.Symbol]
