@@ -425,6 +425,38 @@ class TestLegality(FusionTestCase):
 
         self.assertEqual(self.joined(fn, rows(4)), ["sin", "cos", "op"])
 
+    @parametrize(
+        "compute,outside",
+        (
+            (lambda x, z: (x + z, torch.sin), ["add", "sin"]),
+            (lambda x, z: (x + z[:1], torch.sin, torch.cos), ["add", "sin", "cos"]),
+            (lambda x, z: (x + z, torch.sin, torch.cos), ["sin", "cos"]),
+            (lambda x, z: (x + z, torch.sum), ["sum"]),
+            (lambda x, z: (x + z, lambda t: t), []),
+            (lambda x, z: (x + z + x, torch.sin), ["sin"]),
+            (lambda x, z: (torch.where(x > 0, x, z), torch.sin), ["sin"]),
+        ),
+    )
+    def test_what_another_reader_may_compute_itself(self, compute, outside):
+        """If that moves no more memory than storing it for both."""
+        op = tuned_op()
+
+        def fn(x, z):
+            value, *readers = compute(x, z)
+            return [op(value), *(read(value) for read in readers)]
+
+        args = rows(4), rows(4).cos()
+        gm = traced(fn, *args)
+        regions.form_regions(gm)
+        names = [
+            node.target.__name__.partition(".")[0]
+            for node in gm.graph.nodes
+            if node.op == "call_function"
+            and isinstance(node.target, torch._ops.OpOverload)
+        ]
+        self.assertEqual([name for name in names if name != "slice"], outside)
+        self.assertEqual(gm(*args), fn(*args))
+
     def test_producer_whose_other_reader_leads_back_stays_outside(self):
         op = tuned_op()
 

@@ -78,6 +78,7 @@ def form_regions(gm: torch.fx.GraphModule) -> None:
             continue
         region = find_region(call, taken)
         if len(region.nodes) > 1:
+            region = _with_copies(region)
             taken.update(region.nodes)
             _replace(gm, region, f"autotuned_region_{number}")
     if taken:
@@ -375,6 +376,56 @@ def may_write(node: torch.fx.Node) -> bool:
     if isinstance(node.target, torch._ops.OpOverload):
         return bool(written(node))
     return node.op == "call_function" and node.target is not operator.getitem
+
+
+def _with_copies(region: SubgraphBoundaryInfo) -> SubgraphBoundaryInfo:
+    """
+    The region with copies of nodes that may as well be computed by who else reads them,
+    as where the op is not registered; those stay outside.
+    """
+    members = set(region.nodes)
+    nodes = [
+        _copy_for(node, members) if _may_be_computed_again(node, members) else node
+        for node in region.nodes
+    ]
+    return dataclasses.replace(region, nodes=tuple(nodes))
+
+
+def _may_be_computed_again(
+    node: torch.fx.Node, members: Collection[torch.fx.Node]
+) -> bool:
+    """
+    Whether others read a pointwise node by pointwise work, which reads no more if it
+    computes the node itself than is written and read if the region stores it.
+    """
+    others = [user for user in node.users if user not in members]
+    inputs = node.all_input_nodes
+    if not (others and is_pointwise(node) and all(map(is_pointwise, others))):
+        return False
+    if any(i in members or not _is_stored(i) for i in inputs):
+        return False
+    value = node.meta["val"]
+    read = sum(
+        x.dtype.itemsize
+        for x in _values(inputs)
+        if isinstance(x, torch.Tensor) and same_shape(x, value)
+    )
+    stored = value.dtype.itemsize
+    return len(others) * (read - stored) <= stored
+
+
+def _is_stored(node: torch.fx.Node) -> bool:
+    """Whether a node, or what it shows another view of, is no pointwise work."""
+    while _shows_another(node):
+        node = node.all_input_nodes[0]
+    return not is_pointwise(node)
+
+
+def _copy_for(node: torch.fx.Node, readers: Collection[torch.fx.Node]) -> torch.fx.Node:
+    with node.graph.inserting_after(node):
+        copy = node.graph.node_copy(node)
+    node.replace_all_uses_with(copy, delete_user_cb=readers.__contains__)
+    return copy
 
 
 def _replace(gm: torch.fx.GraphModule, region: SubgraphBoundaryInfo, name: str) -> None:
