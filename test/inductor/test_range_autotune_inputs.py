@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from range_autotune_testing import OpTestCase, SymbolicTestCase
 from torch._inductor.test_case import run_tests
+from torch._inductor.virtualized import V
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
@@ -84,6 +85,16 @@ class TestBounds(SiteTestCase):
     def test_guarded(self):
         self.guard(sympy.Le(self.s0, 128))
         self.assertExpectedInline(str(size_bounds(self.s0)), """[2, 129)""")
+
+    def test_where_indices_need_more_bits(self):
+        """As behind the code of a forward pass, which has 32 bits for them."""
+        V.graph.sizevars.check_leq(self.s0, 2**31 - 1)
+        known = V.graph.sizevars.shape_env.bound_sympy(self.s0)
+        self.assertEqual(known.upper, 2**31 - 1)
+        self.assertExpectedInline(str(size_bounds(self.s0)), """[2, inf)""")
+        self.assertExpectedInline(str(size_bounds(2 * self.s0 + 5)), """[9, inf)""")
+        self.guard(sympy.Le(self.s0, 4096))
+        self.assertExpectedInline(str(size_bounds(self.s0)), """[2, 4097)""")
 
     def test_static(self):
         self.assertEqual(size_bounds(sympy.Integer(7)), DimRange(7, 8))

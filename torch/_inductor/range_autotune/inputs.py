@@ -86,11 +86,39 @@ class TensorSpec:
 
 
 def size_bounds(size: sympy.Expr) -> DimRange:
-    """The values that the shape environment knows a symbolic size to have."""
+    """
+    The values that the shape environment knows a symbolic size to have.
+
+    Where 32 bits end to be enough for an index is no bound: that is no size that anybody
+    has, and what is compiled behind such a guard, as a backward pass is, would be measured
+    there.
+    """
     bounds = V.graph.sizevars.shape_env.bound_sympy(size)
-    return DimRange(
-        max(_finite(bounds.lower, 0), 0), _finite(bounds.upper, math.inf) + 1
-    )
+    upper = _finite(bounds.upper, math.inf)
+    if upper < math.inf and any(map(_is_bounded_by_index_width, size.free_symbols)):
+        upper = math.inf
+    return DimRange(max(_finite(bounds.lower, 0), 0), upper + 1)
+
+
+def _is_bounded_by_index_width(symbol: sympy.Symbol) -> bool:
+    """Whether only a guard on the width of indices forbids the next larger value."""
+    shape_env = V.graph.sizevars.shape_env
+    last = _finite(shape_env.bound_sympy(symbol).upper, None)
+    if last is None:
+        return False
+    broken = [
+        guard.expr
+        for guard in shape_env.guards
+        if symbol in guard.expr.free_symbols
+        and not _holds_at(guard.expr, symbol, last + 1)
+    ]
+    return bool(broken) and all(map(is_about_index_width, broken))
+
+
+def _holds_at(condition: sympy.Basic, symbol: sympy.Symbol, value: int) -> bool:
+    """With the other symbols at their hints."""
+    hints = {other: hint(other) for other in condition.free_symbols}
+    return may_hold(condition, {**hints, symbol: value})
 
 
 def _finite(bound: Any, otherwise: Any) -> Any:
