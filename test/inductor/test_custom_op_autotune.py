@@ -677,6 +677,22 @@ class TestOps(AutotuneTestCase):
 class TestFailingCandidates(AutotuneTestCase):
     """A bad candidate costs itself and one warning."""
 
+    def test_the_only_one_of_a_region(self):
+        """It is tried alone then, and fails for the same reason."""
+
+        def bad(x):
+            raise RuntimeError("no such kernel")
+
+        op = identity_op()
+        ranges = CustomOpRangeConfig("x", 0, RANGES, [bad])
+        register_custom_op_autotuning(op, configs=[ranges], name="op")
+        with self.assertLogs(
+            "torch._inductor.kernel.custom_op", logging.WARNING
+        ) as log:
+            compiled = compile_at(lambda x: op(x) + op(x.cos()), ramp(128, 4))
+        self.assert_like_eager(lambda x: x + x.cos(), compiled, lambda n: (ramp(n, 4),))
+        self.assertEqual(len(log.records), 1)
+
     def reason(self, bad, make=lambda: ramp(128, 4)):
         """The warning for a candidate beside a good one; checks the model's result."""
         op = identity_op()

@@ -66,6 +66,7 @@ log = logging.getLogger("torch._inductor.kernel.custom_op")
 # Where a graph keeps what was found out for its call sites. That refers to the graph, and
 # Inductor keeps shape environments for long: no table of ours or theirs would let it go.
 _KNOWN = "_custom_op_tunings"
+_TOLD = "_custom_op_candidates_left_out"
 
 LEFT_OUT_ELSEWHERE = Failure("another rank has left it out")
 
@@ -222,6 +223,11 @@ def outermost_graph() -> GraphLowering:
 def known_tunings(graph: GraphLowering) -> dict[Any, Tuning]:
     """What there was to decide in a graph and its branches as yet, by place."""
     return vars(graph).setdefault(_KNOWN, {})
+
+
+def _told(graph: GraphLowering) -> set[tuple[str, str, str]]:
+    """Whom a user was warned of in a graph and its branches: op, candidate, reason."""
+    return vars(graph).setdefault(_TOLD, set())
 
 
 def prepare(registration: Registration, site: CallSite) -> Tuning:
@@ -396,17 +402,22 @@ def _trace_candidates(tuning: Tuning) -> None:
         else:
             tuning.traced[index] = result
     good = {part for t in tuning.traced.values() for part in _parts(t.candidate)}
-    told: set[tuple[int, str, str]] = set()
+    told = _told(outermost_graph())
     for rejection in rejections:
-        # A part that fails does so in all its combinations, for one reason.
-        bad = {(*p, rejection.reason) for p in _parts(rejection.candidate) - good}
+        # A part that fails does so in all its combinations, for one reason, and alone
+        # where its region has no candidate left.
+        bad = {
+            (str(tuning.site.calls[i].op), name, rejection.reason)
+            for i, name in _parts(rejection.candidate) - good
+        }
         warn_left_out(tuning.registration, rejection, known=bool(bad) and bad <= told)
         told |= bad
 
 
 def _parts(candidate: Candidate) -> set[tuple[int, str]]:
     """Places and names of what a combination is made of, the ops themselves aside."""
-    return {(i, p.name) for i, p in enumerate(candidate.parts) if p is not FALLBACK}
+    parts = candidate.parts or (candidate,)
+    return {(i, p.name) for i, p in enumerate(parts) if p is not FALLBACK}
 
 
 def _possible_rounds(contest: Contest, bounds: DimRange) -> tuple[Round, ...]:
