@@ -433,8 +433,9 @@ class TestLegality(FusionTestCase):
             (lambda x, z: (x + z, torch.sin, torch.cos), ["sin", "cos"]),
             (lambda x, z: (x + z, torch.sum), ["sum"]),
             (lambda x, z: (x + z, lambda t: t), []),
-            (lambda x, z: (x + z + x, torch.sin), ["sin"]),
-            (lambda x, z: (torch.where(x > 0, x, z), torch.sin), ["sin"]),
+            (lambda x, z: (x + z * 0.5, torch.sin), ["mul", "add", "sin"]),
+            (lambda x, z: (x + z + x.flip(0), torch.sin), ["flip", "sin"]),
+            (lambda x, z: (z.half() + x, torch.sin), ["_to_copy", "add", "sin"]),
         ),
     )
     def test_what_another_reader_may_compute_itself(self, compute, outside):

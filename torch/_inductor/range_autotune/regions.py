@@ -36,7 +36,7 @@ from .stale_code import registration_of
 
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from .registration import Registration
 
@@ -384,34 +384,57 @@ def _with_copies(region: SubgraphBoundaryInfo) -> SubgraphBoundaryInfo:
     as where the op is not registered; those stay outside.
     """
     members = set(region.nodes)
-    nodes = [
-        _copy_for(node, members) if _may_be_computed_again(node, members) else node
-        for node in region.nodes
-    ]
+    again = {part for node in region.nodes for part in _to_compute_again(node, members)}
+    copies: dict[torch.fx.Node, torch.fx.Node] = {}
+    for node in region.nodes:
+        if node in again:
+            copies[node] = _copy_of(node, copies)
+            node.replace_all_uses_with(
+                copies[node], delete_user_cb=(members - again).__contains__
+            )
+    nodes = (copies.get(node, node) for node in region.nodes)
     return dataclasses.replace(region, nodes=tuple(nodes))
 
 
-def _may_be_computed_again(
-    node: torch.fx.Node, members: Collection[torch.fx.Node]
-) -> bool:
+def _copy_of(
+    node: torch.fx.Node, copies: Mapping[torch.fx.Node, torch.fx.Node]
+) -> torch.fx.Node:
+    with node.graph.inserting_after(node):
+        return node.graph.node_copy(node, lambda read: copies.get(read, read))
+
+
+def _to_compute_again(
+    node: torch.fx.Node, members: set[torch.fx.Node]
+) -> set[torch.fx.Node]:
     """
-    Whether others read a pointwise node by pointwise work, which reads no more if it
-    computes the node itself than is written and read if the region stores it.
+    A pointwise node and those of the region that it is computed with, if others read it by
+    pointwise work, which reads no more if it computes the node itself than is written and
+    read if the region stores it. Else nothing.
     """
     others = [user for user in node.users if user not in members]
-    inputs = node.all_input_nodes
     if not (others and is_pointwise(node) and all(map(is_pointwise, others))):
-        return False
-    if any(i in members or not _is_stored(i) for i in inputs):
-        return False
+        return set()
     value = node.meta["val"]
-    read = sum(
+    parts, stored = {node}, set()
+    left = [node]
+    while left:
+        for read in left.pop().all_input_nodes:
+            if read not in members:
+                stored.add(read)
+            elif is_pointwise(read) and members.issuperset(read.users):
+                left += [read] if read not in parts else []
+                parts.add(read)
+            else:
+                return set()
+    if not all(map(_is_stored, stored)):
+        return set()
+    bytes_read = sum(
         x.dtype.itemsize
-        for x in _values(inputs)
+        for x in _values(stored)
         if isinstance(x, torch.Tensor) and same_shape(x, value)
     )
-    stored = value.dtype.itemsize
-    return len(others) * (read - stored) <= stored
+    own = value.dtype.itemsize
+    return parts if len(others) * (bytes_read - own) <= own else set()
 
 
 def _is_stored(node: torch.fx.Node) -> bool:
@@ -419,13 +442,6 @@ def _is_stored(node: torch.fx.Node) -> bool:
     while _shows_another(node):
         node = node.all_input_nodes[0]
     return not is_pointwise(node)
-
-
-def _copy_for(node: torch.fx.Node, readers: Collection[torch.fx.Node]) -> torch.fx.Node:
-    with node.graph.inserting_after(node):
-        copy = node.graph.node_copy(node)
-    node.replace_all_uses_with(copy, delete_user_cb=readers.__contains__)
-    return copy
 
 
 def _replace(gm: torch.fx.GraphModule, region: SubgraphBoundaryInfo, name: str) -> None:
