@@ -311,23 +311,24 @@ def _(value: types.FunctionType, seen: _Seen) -> Any:
         return ("function", name)
     if (number := seen.number(value)) is not None:
         return ("seen", number)
-    code, names = value.__code__, _names(value.__code__)
-    cells = [_read(_cell_value(cell), names, seen) for cell in value.__closure__ or ()]
+    code, names = value.__code__, names_in(value.__code__)
+    cells = [_read(cell_value(cell), names, seen) for cell in value.__closure__ or ()]
     defaults = _content((value.__defaults__, value.__kwdefaults__), seen)
     globals_read = [
         (read, _read(value.__globals__[read], names, seen))
-        for read in _argvals(code, "LOAD_GLOBAL", "LOAD_NAME")
+        for read in argvals(code, "LOAD_GLOBAL", "LOAD_NAME")
         if read in value.__globals__
     ]
-    imports = [
+    imported = [
         (statement, _imported(statement, value.__globals__, names, seen))
-        for statement in _imports(code)
+        for statement in imports(code)
     ]
-    reads = (cells, defaults, globals_read, imports, _content(vars(value), seen))
+    reads = (cells, defaults, globals_read, imported, _content(vars(value), seen))
     return ("function", name, _code(code), reads)
 
 
-def _cell_value(cell: types.CellType) -> Any:
+def cell_value(cell: types.CellType) -> Any:
+    """What a closure has under a name."""
     try:
         return cell.cell_contents
     except ValueError:  # a name that is not bound yet
@@ -372,11 +373,13 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from _codes(const)
 
 
-def _names(code: types.CodeType) -> frozenset[str]:
+def names_in(code: types.CodeType) -> frozenset[str]:
+    """Of globals and attributes that code uses, that of functions in it too."""
     return frozenset(name for inner in _codes(code) for name in inner.co_names)
 
 
-def _argvals(code: types.CodeType, *operations: str) -> list[str]:
+def argvals(code: types.CodeType, *operations: str) -> list[str]:
+    """What code, and that of functions in it, does some operations with."""
     return sorted(
         {
             instruction.argval
@@ -387,7 +390,7 @@ def _argvals(code: types.CodeType, *operations: str) -> list[str]:
     )
 
 
-def _imports(code: types.CodeType) -> list[_Import]:
+def imports(code: types.CodeType) -> list[_Import]:
     """The import statements in code: module, imported names, number of leading dots."""
     found = set()
     for inner in _codes(code):

@@ -18,6 +18,7 @@ from typing import Any, TYPE_CHECKING
 
 from torch._dynamo.utils import counters
 from torch._library.custom_ops import OPDEFS
+from torch._library.triton import triton_ops_to_kernels
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -31,6 +32,7 @@ from ..codegen.subgraph import trace_subgraph
 from ..utils import convert_shape_to_inductor
 from ..virtualized import V
 from .apart import keep_apart, NAMESPACE, register_lowering_of_boundary
+from .body_state import may_read_state
 from .cache_key import Unhashable
 from .call_site import Inner
 from .captures import captured_tensors
@@ -280,14 +282,17 @@ def at_site(traced: TracedCandidate, site: CallSite) -> TracedCandidate:
 def plain_body(
     op: torch._ops.OpOverload, device: torch.device
 ) -> Callable[..., Any] | None:
-    """What Inductor would look into to lower an op that nobody registered; None for nothing."""
+    """What Inductor could look into to lower an op that nobody registered; None for nothing."""
     from ..decomposition import select_decomp_table
     from ..lowering import fallbacks, lowerings
 
     custom_op = OPDEFS.get(op._name)
     if custom_op is not None:
         bodies = custom_op._backend_fns
-        return bodies.get(device.type) or bodies.get(None)
+        body = bodies.get(device.type) or bodies.get(None)
+        is_looked_into = op._name in triton_ops_to_kernels
+        traceable = body and (is_looked_into or not may_read_state(body))
+        return body if traceable else None
     if op in select_decomp_table() or (op in lowerings and op not in fallbacks):
         return op
     return None

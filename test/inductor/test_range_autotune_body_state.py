@@ -1,0 +1,162 @@
+# Owner(s): ["module: inductor"]
+"""Which bodies of custom ops may be traced in the op's place."""
+
+import functools
+import math
+import random
+from unittest import mock
+
+import torch.nn.functional as F
+from torch._inductor.lowering import user_lowerings
+from torch._inductor.test_case import run_tests, TestCase
+from torch._library.custom_ops import OPDEFS
+from torch.testing._internal.common_utils import (
+    instantiate_parametrized_tests,
+    parametrize,
+)
+
+import torch
+from torch._inductor.kernel.custom_op import (
+    CustomOpConfig,
+    register_custom_op_autotuning,
+)
+from torch._inductor.range_autotune import rounds
+from torch._inductor.range_autotune.body_state import may_read_state
+from torch._inductor.range_autotune.candidates import PLAIN_INDEX
+from torch._inductor.range_autotune.measure import Timing
+
+
+SCALE = 2.0
+
+
+@functools.cache
+def table(n):
+    return torch.arange(n, dtype=torch.float32)
+
+
+def scaled_by_root(x):
+    return x * math.sqrt(2)
+
+
+def scaled_by_global(x):
+    return x * SCALE
+
+
+def of_torch(x: torch.Tensor, eps: float = 1e-6) -> torch.Tensor:
+    y = F.rms_norm(x, (x.shape[-1],), None, eps) + torch.ops.aten.sin(x).float()
+    return torch.cat([y for _ in range(2)]).to(torch.float32)
+
+
+def of_functions(x: torch.Tensor) -> torch.Tensor:
+    return (lambda y: scaled_by_root(y) * max(1, len(y.shape)))(x)
+
+
+def of_a_global(x: torch.Tensor) -> torch.Tensor:
+    return x * SCALE
+
+
+def of_a_function_of_a_global(x: torch.Tensor) -> torch.Tensor:
+    return scaled_by_global(x)
+
+
+def of_a_cache(x: torch.Tensor) -> torch.Tensor:
+    return x + table(x.shape[-1])
+
+
+def of_chance(x: torch.Tensor) -> torch.Tensor:
+    return x * random.random()
+
+
+def of_the_environment(x: torch.Tensor) -> torch.Tensor:
+    import os
+
+    return x * len(os.environ)
+
+
+def of_a_closure():
+    values = [2.0]
+
+    def body(x: torch.Tensor) -> torch.Tensor:
+        return x * values[0]
+
+    return body
+
+
+def of_a_kernel(x: torch.Tensor) -> torch.Tensor:
+    return x + 1
+
+
+def kernel_of(factor):
+    def kernel(x: torch.Tensor) -> torch.Tensor:
+        return x * factor[0]
+
+    return kernel
+
+
+def define_op(fn):
+    op = torch.library.custom_op(f"body_state::{fn.__name__}", mutates_args=())(fn)
+    op.register_fake(torch.empty_like)
+    return op
+
+
+@instantiate_parametrized_tests
+class TestBodies(TestCase):
+    @parametrize("fn", (of_torch, of_functions), name_fn=lambda fn: fn.__name__)
+    def test_of_arguments_alone(self, fn):
+        op = define_op(fn)
+        self.assertFalse(may_read_state(OPDEFS[op._qualname]._backend_fns[None]))
+
+    @parametrize(
+        "fn",
+        (
+            of_a_global,
+            of_a_function_of_a_global,
+            of_a_cache,
+            of_chance,
+            of_the_environment,
+            of_a_closure(),
+        ),
+        name_fn=lambda fn: fn.__name__,
+    )
+    def test_of_more(self, fn):
+        op = define_op(fn)
+        self.assertTrue(may_read_state(OPDEFS[op._qualname]._backend_fns[None]))
+
+    def test_kernel_of_a_device(self):
+        op = define_op(of_a_kernel)
+        op.register_kernel("cpu")(of_a_global)
+        bodies = OPDEFS[op._qualname]._backend_fns
+        self.assertFalse(may_read_state(bodies[None]))
+        self.assertTrue(may_read_state(bodies["cpu"]))
+
+    def test_compiled_code_follows_what_it_reads(self):
+        """Here an implementation is slower than all else, and the body does not compete."""
+        factor = [2.0]
+
+        def times_factor(x: torch.Tensor) -> torch.Tensor:
+            return x * factor[0]
+
+        op = define_op(times_factor)
+        kernel = torch.library.custom_op("body_state::kernel", mutates_args=())(
+            kernel_of(factor)
+        )
+        kernel.register_fake(torch.empty_like)
+        measured = set()
+
+        def time_candidates(runners, *_):
+            measured.update(runners)
+            return {i: Timing(2.0 if i == 0 else 1.0) for i in runners}
+
+        with mock.patch.dict(user_lowerings):
+            register_custom_op_autotuning(op, configs=[CustomOpConfig(kernel)])
+            compiled = torch.compile(lambda x: op(x.sin()) + 1)
+            x = torch.randn(8, 4)
+            with mock.patch.object(rounds, "time_candidates", time_candidates):
+                self.assertEqual(compiled(x), x.sin() * 2 + 1)
+            factor[0] = 3.0
+            self.assertEqual(compiled(x), x.sin() * 3 + 1)
+        self.assertNotIn(PLAIN_INDEX, measured)
+
+
+if __name__ == "__main__":
+    run_tests()
