@@ -414,27 +414,36 @@ def _to_compute_again(
     others = [user for user in node.users if user not in members]
     if not (others and is_pointwise(node) and all(map(is_pointwise, others))):
         return set()
-    value = node.meta["val"]
-    parts, stored = {node}, set()
-    left = [node]
-    while left:
-        for read in left.pop().all_input_nodes:
-            if read not in members:
-                stored.add(read)
-            elif is_pointwise(read) and members.issuperset(read.users):
-                left += [read] if read not in parts else []
-                parts.add(read)
-            else:
-                return set()
-    if not all(map(_is_stored, stored)):
+    parts, read = _computed_with(node, members)
+    if not (parts and all(map(_is_stored, read))):
         return set()
+    value = node.meta["val"]
     bytes_read = sum(
         x.dtype.itemsize
-        for x in _values(stored)
+        for x in _values(read)
         if isinstance(x, torch.Tensor) and same_shape(x, value)
     )
     own = value.dtype.itemsize
     return parts if len(others) * (bytes_read - own) <= own else set()
+
+
+def _computed_with(
+    node: torch.fx.Node, members: set[torch.fx.Node]
+) -> tuple[set[torch.fx.Node], set[torch.fx.Node]]:
+    """
+    A node and those of the region that it is computed with, and what these read outside;
+    nothing if one of them is not pointwise or others outside read it.
+    """
+    parts, outside = [node], set()
+    for part in parts:  # grows
+        for read in part.all_input_nodes:
+            if read not in members:
+                outside.add(read)
+            elif not (is_pointwise(read) and members.issuperset(read.users)):
+                return set(), set()
+            elif read not in parts:
+                parts.append(read)
+    return set(parts), outside
 
 
 def _is_stored(node: torch.fx.Node) -> bool:
