@@ -82,6 +82,15 @@ def of_a_closure():
     return body
 
 
+def of_a_method():
+    add = torch.ones(4).add
+
+    def bound(x: torch.Tensor) -> torch.Tensor:
+        return add(x)
+
+    return bound
+
+
 def of_a_kernel(x: torch.Tensor) -> torch.Tensor:
     return x + 1
 
@@ -115,6 +124,7 @@ class TestBodies(TestCase):
             of_chance,
             of_the_environment,
             of_a_closure(),
+            of_a_method(),
         ),
         name_fn=lambda fn: fn.__name__,
     )

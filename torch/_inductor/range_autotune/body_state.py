@@ -13,7 +13,7 @@ from typing import Any, TYPE_CHECKING
 
 import torch
 
-from .cache_key import argvals, cell_value, imports, names_in
+from .cache_key import closed_over, globals_read, imports, names_in
 
 
 if TYPE_CHECKING:
@@ -55,9 +55,7 @@ def _is_stateful(value: Any, seen: set[int]) -> bool:
     if isinstance(value, types.ModuleType):
         return not _is_known(value.__name__)
     if isinstance(value, types.BuiltinFunctionType):
-        owner = value.__self__
-        name = getattr(owner, "__module__", None) or getattr(owner, "__name__", None)
-        return not _is_known(value.__module__ or name)
+        return _is_stateful(value.__self__, seen)  # its module, its class, or an object
     if isinstance(value, type):
         return not _is_known(value.__module__)
     if not isinstance(value, types.FunctionType):
@@ -71,17 +69,10 @@ def _is_stateful(value: Any, seen: set[int]) -> bool:
 def _read_by(function: types.FunctionType) -> Iterator[Any]:
     """What a function reads besides its arguments; of modules the attributes that it names."""
     code = function.__code__
-    read = [cell_value(cell) for cell in function.__closure__ or ()]
-    read += [
-        function.__globals__[name]
-        for name in argvals(code, "LOAD_GLOBAL", "LOAD_NAME")
-        if name in function.__globals__
-    ]
-    defaults = (
-        *(function.__defaults__ or ()),
-        *(function.__kwdefaults__ or {}).values(),
-    )
-    read += [value for value in defaults if not isinstance(value, _CONSTANTS)]
+    defaults = [*(function.__defaults__ or ())]
+    defaults += (function.__kwdefaults__ or {}).values()
+    read = [value for value in defaults if not isinstance(value, _CONSTANTS)]
+    read += [*closed_over(function), *globals_read(function).values()]
     for value in read:
         if isinstance(value, types.ModuleType) and not _is_known(value.__name__):
             used = names_in(code) & vars(value).keys()

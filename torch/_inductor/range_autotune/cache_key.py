@@ -312,26 +312,33 @@ def _(value: types.FunctionType, seen: _Seen) -> Any:
     if (number := seen.number(value)) is not None:
         return ("seen", number)
     code, names = value.__code__, names_in(value.__code__)
-    cells = [_read(cell_value(cell), names, seen) for cell in value.__closure__ or ()]
+    cells = [_read(cell, names, seen) for cell in closed_over(value)]
     defaults = _content((value.__defaults__, value.__kwdefaults__), seen)
-    globals_read = [
-        (read, _read(value.__globals__[read], names, seen))
-        for read in argvals(code, "LOAD_GLOBAL", "LOAD_NAME")
-        if read in value.__globals__
-    ]
+    found = [(k, _read(v, names, seen)) for k, v in globals_read(value).items()]
     imported = [
         (statement, _imported(statement, value.__globals__, names, seen))
         for statement in imports(code)
     ]
-    reads = (cells, defaults, globals_read, imported, _content(vars(value), seen))
+    reads = (cells, defaults, found, imported, _content(vars(value), seen))
     return ("function", name, _code(code), reads)
 
 
-def cell_value(cell: types.CellType) -> Any:
-    """What a closure has under a name."""
+def closed_over(function: types.FunctionType) -> list[Any]:
+    """What its closure has, None for names that are not bound yet."""
+    return [_cell_value(cell) for cell in function.__closure__ or ()]
+
+
+def globals_read(function: types.FunctionType) -> dict[str, Any]:
+    """The globals that its code uses, and that of functions in it, by name."""
+    known = function.__globals__
+    names = _argvals(function.__code__, "LOAD_GLOBAL", "LOAD_NAME")
+    return {name: known[name] for name in names if name in known}
+
+
+def _cell_value(cell: types.CellType) -> Any:
     try:
         return cell.cell_contents
-    except ValueError:  # a name that is not bound yet
+    except ValueError:
         return None
 
 
@@ -378,8 +385,7 @@ def names_in(code: types.CodeType) -> frozenset[str]:
     return frozenset(name for inner in _codes(code) for name in inner.co_names)
 
 
-def argvals(code: types.CodeType, *operations: str) -> list[str]:
-    """What code, and that of functions in it, does some operations with."""
+def _argvals(code: types.CodeType, *operations: str) -> list[str]:
     return sorted(
         {
             instruction.argval
