@@ -94,6 +94,10 @@ PROLOGUES: dict[str, Callable[[Tensor], Tensor]] = {
     "none": lambda x: x,
     "pointwise": lambda x: torch.where(x > 0, x, -1 * x).to(x.dtype),
     "row_sum": lambda x: (x + x.sum(-1, keepdim=True)).to(x.dtype),
+    "viewed": lambda x: (x.reshape(-1) * 3).view(x.shape[::-1]).reshape(x.shape),
+    "masked": lambda x: torch.where(
+        torch.arange(x.shape[-1], device=x.device) > 1, x, 0
+    ),
 }
 EPILOGUES: dict[str, Callable[[list[Tensor], Tensor], Any]] = {
     "none": lambda outs, x: outs,
@@ -103,6 +107,11 @@ EPILOGUES: dict[str, Callable[[list[Tensor], Tensor], Any]] = {
     ),
     "transposed": lambda outs, x: [
         out.mT * 2 if out.dim() > 1 else out for out in outs
+    ],
+    "viewed": lambda outs, x: [out.reshape(-1, 1).mT * 2 for out in outs],
+    "sliced": lambda outs, x: [torch.atleast_1d(out)[..., ::2] * 2 for out in outs],
+    "broadcast": lambda outs, x: [
+        (out * 2).expand(2, *out.shape) + out for out in outs
     ],
     "reduced": lambda outs, x: [out.sum() for out in outs],
     "shared": lambda outs, x: (outs, outs[0] > 1, outs[-1] * 2),

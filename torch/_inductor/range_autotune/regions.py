@@ -15,6 +15,7 @@ import logging
 import operator
 from typing import Any, TYPE_CHECKING
 
+from torch.fx.experimental.proxy_tensor import py_sym_types
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.fx.passes.tools_common import stable_topological_sort
 from torch.fx.passes.utils.fuser_utils import (
@@ -27,16 +28,24 @@ from torch.utils import _pytree as pytree
 import torch
 
 from .. import config
-from ..utils import is_view
-from .functional import written
 from .integer_division import divides_integers
 from .joint import can_join, joined
+from .node_kinds import (
+    has_generated_code,
+    is_computed_from_stored,
+    is_pointwise,
+    is_view,
+    may_write,
+    readers,
+    REGION_MARK,
+)
+from .region_copies import is_free, with_copies
 from .signatures import argument_names
 from .stale_code import registration_of
 
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from .registration import Registration
 
@@ -78,7 +87,8 @@ def form_regions(gm: torch.fx.GraphModule) -> None:
             continue
         region = find_region(call, taken)
         if len(region.nodes) > 1:
-            region = _with_copies(region)
+            nodes = tuple(with_copies(region.nodes))
+            region = dataclasses.replace(region, nodes=nodes)
             taken.update(region.nodes)
             _replace(gm, region, f"autotuned_region_{number}")
     if taken:
@@ -176,7 +186,7 @@ def _with_epilogue(
     while node.op != "output" and not may_write(node) and len(members) < _MOST_NODES:
         inputs = node.all_input_nodes
         reads = [members[i] for i in inputs if i in members]
-        steps = max(reads, default=0) + (node.target is not operator.getitem)
+        steps = max(reads, default=0) + is_pointwise(node)
         if any(i in behind for i in inputs) or (reads and node in taken):
             behind.add(node)
         elif reads and can_follow_as_call(node, calls):
@@ -187,7 +197,40 @@ def _with_epilogue(
         elif reads:
             behind.add(node)
         node = node.next
+    for node in reversed([*members]):
+        if not _belongs_at_end(node, calls, members):
+            del members[node]
     return calls, members
+
+
+def _belongs_at_end(
+    node: torch.fx.Node,
+    calls: Sequence[torch.fx.Node],
+    members: Collection[torch.fx.Node],
+) -> bool:
+    """
+    Whether a node that reads the region is better computed in it, if it ends there.
+
+    A view is not, nor what is larger than the ops' results and need not be stored, since
+    who reads it can compute it.
+    """
+    if any(user in members for user in node.users):
+        return True
+    if is_view(node):
+        return False
+    if not is_pointwise(node):
+        return True
+    value = node.meta["val"]
+    may_grow = not any(
+        statically_known_true(value.numel() <= result.numel())
+        for result in _results(calls)
+    )
+    return not may_grow or not all(map(has_generated_code, readers(node)))
+
+
+def _results(calls: Iterable[torch.fx.Node]) -> list[torch.Tensor]:
+    leaves = pytree.tree_leaves([call.meta.get("val") for call in calls])
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
 def _add_producers(
@@ -203,7 +246,7 @@ def _add_producers(
     """
     # Nodes outside that the region depends on: what they read cannot be inside.
     before: set[torch.fx.Node] = set()
-    generated = {node for call in calls for node in _generated(call)}
+    inputs = {*taken, *(node for call in calls for node in _generated(call))}
     node = max(members, key=list(calls[0].graph.nodes).index)
     while node.op != "root" and len(members) < _MOST_NODES:
         if node not in members:
@@ -211,48 +254,85 @@ def _add_producers(
                 break
             inside = [members[user] for user in node.users if user in members]
             leads_in = any(user in before for user in node.users)
-            steps = 1 + min(inside, default=0)
-            if (
+            steps = min(inside, default=0) + is_pointwise(node)
+            joins = (
                 inside
-                and not leads_in
-                and node not in taken
-                and node not in generated
+                and node not in inputs
+                and (is_free(node) or not leads_in)
                 and steps <= _most_steps()
-                and can_precede(node, members)
-            ):
+                and can_precede(node, calls, members)
+            )
+            if joins:
                 members[node] = steps
-            elif inside or leads_in:
+            if leads_in or (inside and not joins):
                 before.add(node)
         node = node.prev
+    _remove_views_of_inputs(members, calls[0].graph)
+
+
+def _remove_views_of_inputs(
+    members: dict[torch.fx.Node, int], graph: torch.fx.Graph
+) -> None:
+    """
+    Leaves views of what the region reads outside, which makes them its inputs.
+
+    Unless the region reads the same memory otherwise, too: a kernel would load twice what
+    it is given as two inputs.
+    """
+    for node in graph.nodes:
+        if node in members and is_view(node):
+            (viewed,) = _tensors_read(node)
+            inside = {reader for reader in readers(viewed) if reader in members}
+            is_read_twice = len(inside) > 1 and any(map(is_pointwise, inside))
+            if viewed not in members and not is_read_twice:
+                del members[node]
+
+
+def _tensors_read(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """The nodes that a node reads, but for those of numbers."""
+    read = node.all_input_nodes
+    return [i for i in read if not isinstance(i.meta.get("val"), py_sym_types)]
 
 
 def can_follow(node: torch.fx.Node, calls: Sequence[torch.fx.Node]) -> bool:
     """Whether a node that reads the region may be computed in each branch."""
-    if node.target is operator.getitem:
-        return node.args[0] in calls
+    if is_view(node) or (node.target is operator.getitem and node.args[0] in calls):
+        return True
     if "epilogue" not in fusion_types() or not can_be_measured(node):
         return False
-    value = node.meta["val"]
-    return any(
-        value.device == result.device and same_shape(value, result)
-        for result in pytree.tree_leaves([call.meta.get("val") for call in calls])
-        if isinstance(result, torch.Tensor)
-    )
+    return _is_on_device_of(node, calls)
 
 
-def can_precede(node: torch.fx.Node, members: Collection[torch.fx.Node]) -> bool:
+def can_precede(
+    node: torch.fx.Node,
+    calls: Sequence[torch.fx.Node],
+    members: Collection[torch.fx.Node],
+) -> bool:
     """
     Whether a node that the region reads may be computed in each branch.
 
     If others read it, too, nothing shall have to be stored for it that is not; and of what
     has one size always, such as a weight, one region is no better place than another.
     """
+    if is_view(node):
+        return True
+    if not isinstance(node.meta.get("val"), torch.Tensor):
+        return False
+    if not _is_on_device_of(node, calls):
+        return False
+    if is_free(node):
+        return True
     if not can_be_measured(node) or _is_index(node.meta["val"]):
         return False
-    if all(user in members for user in node.users):
+    if all(reader in members for reader in readers(node)):
         return True
     symbolic = node.meta["val"]._has_symbolic_sizes_strides
-    return symbolic and _is_computed_from_stored(node)
+    return symbolic and is_computed_from_stored(node)
+
+
+def _is_on_device_of(node: torch.fx.Node, calls: Iterable[torch.fx.Node]) -> bool:
+    device = node.meta["val"].device
+    return any(device == result.device for result in _results(calls))
 
 
 def can_be_measured(node: torch.fx.Node) -> bool:
@@ -263,40 +343,6 @@ def can_be_measured(node: torch.fx.Node) -> bool:
 def _is_index(value: torch.Tensor) -> bool:
     """Whether it may be: zeros are valid then, and not what is computed from zeros."""
     return value.dtype in _INDICES
-
-
-def _is_computed_from_stored(node: torch.fx.Node) -> bool:
-    """
-    Whether the values that a pointwise node comes from lie in memory in any case, where
-    random numbers, for one, are made as they are read.
-    """
-    from ..lowering import fallbacks, lowerings
-
-    seen: set[torch.fx.Node] = set()
-    left = [node]
-    while left:
-        node = left.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        lowering = lowerings.get(node.target)  # type: ignore[call-overload]  # None for a name
-        if is_pointwise(node) or _shows_another(node):
-            left += node.all_input_nodes
-        elif (
-            lowering is not None
-            and lowering.__module__ == "torch._inductor.lowering"
-            and node.target not in fallbacks
-        ):
-            return False
-    return True
-
-
-def _shows_another(node: torch.fx.Node) -> bool:
-    """Whether a node's value is in the memory of one that it reads."""
-    target = node.target
-    if isinstance(target, torch._ops.OpOverload):
-        return is_view(target)
-    return target is operator.getitem
 
 
 def can_follow_as_call(node: torch.fx.Node, calls: Sequence[torch.fx.Node]) -> bool:
@@ -345,114 +391,6 @@ def _dispatch_size(call: torch.fx.Node) -> Any:
     return value.shape[dim.dim_index] if in_range else None
 
 
-def same_shape(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether fake tensors are known to have one shape."""
-    return a.dim() == b.dim() and all(
-        statically_known_true(x == y) for x, y in zip(a.shape, b.shape)
-    )
-
-
-def is_pointwise(node: torch.fx.Node) -> bool:
-    """Whether each element of the one result depends on one of each operand only."""
-    target = node.target
-    if not isinstance(target, torch._ops.OpOverload) or _is_registered(target):
-        return False
-    return (
-        torch.Tag.pointwise in target.tags
-        and torch.Tag.nondeterministic_seeded not in target.tags
-        and not target._schema.is_mutable
-        and isinstance(node.meta.get("val"), torch.Tensor)
-    )
-
-
-def _is_registered(target: torch._ops.OpOverload) -> bool:
-    from ..lowering import user_lowerings
-
-    return target in user_lowerings
-
-
-def may_write(node: torch.fx.Node) -> bool:
-    """Whether a node may write to a tensor; others are not moved past it."""
-    if isinstance(node.target, torch._ops.OpOverload):
-        return bool(written(node))
-    return node.op == "call_function" and node.target is not operator.getitem
-
-
-def _with_copies(region: SubgraphBoundaryInfo) -> SubgraphBoundaryInfo:
-    """
-    The region with copies of nodes that may as well be computed by who else reads them,
-    as where the op is not registered; those stay outside.
-    """
-    members = set(region.nodes)
-    again = {part for node in region.nodes for part in _to_compute_again(node, members)}
-    copies: dict[torch.fx.Node, torch.fx.Node] = {}
-    for node in region.nodes:
-        if node in again:
-            copies[node] = _copy_of(node, copies)
-            node.replace_all_uses_with(
-                copies[node], delete_user_cb=(members - again).__contains__
-            )
-    nodes = (copies.get(node, node) for node in region.nodes)
-    return dataclasses.replace(region, nodes=tuple(nodes))
-
-
-def _copy_of(
-    node: torch.fx.Node, copies: Mapping[torch.fx.Node, torch.fx.Node]
-) -> torch.fx.Node:
-    with node.graph.inserting_after(node):
-        return node.graph.node_copy(node, lambda read: copies.get(read, read))
-
-
-def _to_compute_again(
-    node: torch.fx.Node, members: set[torch.fx.Node]
-) -> set[torch.fx.Node]:
-    """
-    A pointwise node and those of the region that it is computed with, if others read it by
-    pointwise work, which reads no more if it computes the node itself than is written and
-    read if the region stores it. Else nothing.
-    """
-    others = [user for user in node.users if user not in members]
-    if not (others and is_pointwise(node) and all(map(is_pointwise, others))):
-        return set()
-    parts, read = _computed_with(node, members)
-    if not (parts and all(map(_is_stored, read))):
-        return set()
-    value = node.meta["val"]
-    bytes_read = sum(
-        x.dtype.itemsize
-        for x in _values(read)
-        if isinstance(x, torch.Tensor) and same_shape(x, value)
-    )
-    own = value.dtype.itemsize
-    return parts if len(others) * (bytes_read - own) <= own else set()
-
-
-def _computed_with(
-    node: torch.fx.Node, members: set[torch.fx.Node]
-) -> tuple[set[torch.fx.Node], set[torch.fx.Node]]:
-    """
-    A node and those of the region that it is computed with, and what these read outside;
-    nothing if one of them is not pointwise or others outside read it.
-    """
-    parts, outside = [node], set()
-    for part in parts:  # grows
-        for read in part.all_input_nodes:
-            if read not in members:
-                outside.add(read)
-            elif not (is_pointwise(read) and members.issuperset(read.users)):
-                return set(), set()
-            elif read not in parts:
-                parts.append(read)
-    return set(parts), outside
-
-
-def _is_stored(node: torch.fx.Node) -> bool:
-    """Whether a node, or what it shows another view of, is no pointwise work."""
-    while _shows_another(node):
-        node = node.all_input_nodes[0]
-    return not is_pointwise(node)
-
-
 def _replace(gm: torch.fx.GraphModule, region: SubgraphBoundaryInfo, name: str) -> None:
     """Puts one node in the place of a region's nodes."""
     nodes = list(region.nodes)
@@ -460,6 +398,7 @@ def _replace(gm: torch.fx.GraphModule, region: SubgraphBoundaryInfo, name: str) 
         gm, nodes, name, always_return_tuple=True
     )
     _put_placeholders_first(body.graph)
+    _view_any_strides(body.graph)
     targets = {call.target for call in region.calls}
     calls = [node for node in body.graph.nodes if node.target in targets]
     insert_subgm(gm, body, inputs, outputs, nodes[-1])
@@ -481,6 +420,13 @@ def _put_placeholders_first(graph: torch.fx.Graph) -> None:
         start.prepend(placeholder)
 
 
+def _view_any_strides(graph: torch.fx.Graph) -> None:
+    """Candidates may return other strides than the op, of which there is no view."""
+    for view in (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default):
+        for node in graph.find_nodes(op="call_function", target=view):
+            node.target = torch.ops.aten.reshape.default
+
+
 def _lowering_of(
     region: SubgraphBoundaryInfo,
     body: torch.fx.GraphModule,
@@ -499,4 +445,5 @@ def _lowering_of(
 
     lower.__name__ = lower.__qualname__ = name
     lower._inductor_lowering_function = True  # type: ignore[attr-defined]  # its protocol
+    setattr(lower, REGION_MARK, True)
     return lower

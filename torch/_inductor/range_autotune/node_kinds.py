@@ -1,0 +1,139 @@
+"""What a node of a model's graph does, for those who move it or compute it again."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, TYPE_CHECKING
+
+from torch.fx.experimental.proxy_tensor import py_sym_types
+from torch.utils._ordered_set import OrderedSet
+
+import torch
+
+from ..utils import is_view as aliases
+from .functional import written
+
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_aten = torch.ops.aten
+# Of elements in another order or shape, whatever their strides.
+_VIEWS = (
+    _aten.view,
+    _aten._unsafe_view,
+    _aten.reshape,
+    _aten.permute,
+    _aten.transpose,
+    _aten.t,
+    _aten.unsqueeze,
+    _aten.squeeze,
+    _aten.expand,
+    _aten.select,
+    _aten.slice,
+    _aten.split,
+    _aten.split_with_sizes,
+)
+# An attribute of what is called for a region in its graph. Regions write to no tensor.
+REGION_MARK = "_is_autotuned_region"
+_FACTORIES = (_aten.full, _aten.scalar_tensor, torch.ops.prims.iota)
+
+
+def is_pointwise(node: torch.fx.Node) -> bool:
+    """Whether each element of the one result depends on one of each operand only."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload) or _is_registered(target):
+        return False
+    return (
+        torch.Tag.pointwise in target.tags
+        and torch.Tag.nondeterministic_seeded not in target.tags
+        and not target._schema.is_mutable
+        and isinstance(node.meta.get("val"), torch.Tensor)
+    )
+
+
+def _is_registered(target: torch._ops.OpOverload) -> bool:
+    from ..lowering import user_lowerings
+
+    return target in user_lowerings
+
+
+def is_view(node: torch.fx.Node) -> bool:
+    """Whether a node only gives elements another order or shape."""
+    if node.target is operator.getitem:
+        return is_view(node.args[0])  # type: ignore[arg-type]  # a node
+    return _packet(node) in _VIEWS
+
+
+def _packet(node: torch.fx.Node) -> Any:
+    return getattr(node.target, "overloadpacket", None)
+
+
+def is_made_of_sizes(node: torch.fx.Node) -> bool:
+    """Whether a tensor depends on sizes and constants only, such as a causal mask."""
+    return all(_packet(source) in _FACTORIES for source in _sources(node))
+
+
+def is_computed_from_stored(node: torch.fx.Node) -> bool:
+    """
+    Whether the values that a pointwise node comes from lie in memory in any case, where
+    random numbers, for one, are made as they are read.
+    """
+    return not any(map(has_generated_code, _sources(node)))
+
+
+def _sources(node: torch.fx.Node) -> OrderedSet[torch.fx.Node]:
+    """The tensors that a node is computed from by pointwise work and views; maybe itself."""
+    found: OrderedSet[torch.fx.Node] = OrderedSet()
+    seen: set[torch.fx.Node] = set()
+    left = [node]
+    while left:
+        node = left.pop()
+        if node in seen or isinstance(node.meta.get("val"), py_sym_types):
+            continue
+        seen.add(node)
+        if is_pointwise(node) or shares_memory(node):
+            left += node.all_input_nodes
+        else:
+            found.add(node)
+    return found
+
+
+def shares_memory(node: torch.fx.Node) -> bool:
+    """Whether a node's value is in the memory of one that it reads."""
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        return aliases(target)
+    return target is operator.getitem
+
+
+def has_generated_code(node: torch.fx.Node) -> bool:
+    """Whether Inductor writes a node's kernel, so that it may be one with its neighbours'."""
+    from ..lowering import fallbacks, lowerings
+
+    lowering = lowerings.get(node.target)  # type: ignore[call-overload]  # None for a name
+    return (
+        lowering is not None
+        and lowering.__module__ == "torch._inductor.lowering"
+        and node.target not in fallbacks
+    )
+
+
+def may_write(node: torch.fx.Node) -> bool:
+    """Whether a node may write to a tensor; others are not moved past it."""
+    if isinstance(node.target, torch._ops.OpOverload):
+        return bool(written(node))
+    if node.op != "call_function" or node.target is operator.getitem:
+        return False
+    if getattr(node.target, REGION_MARK, False):
+        return False
+    return not isinstance(node.meta.get("val"), py_sym_types)
+
+
+def readers(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    """The nodes that read a node's value, themselves or through views of it."""
+    for user in node.users:
+        if is_view(user):
+            yield from readers(user)
+        else:
+            yield user
