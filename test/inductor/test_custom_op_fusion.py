@@ -30,7 +30,7 @@ from torch._inductor.kernel.custom_op import (
 )
 from torch._inductor.range_autotune import config_ranges, regions, rounds
 from torch._inductor.range_autotune.candidates import FALLBACK_INDEX
-from torch._inductor.range_autotune.measure import Timing
+from torch._inductor.range_autotune.measure import failure_of, Timing
 
 
 DEVICE = GPU_TYPE if HAS_GPU else "cpu"
@@ -60,7 +60,11 @@ def first_then_second(runners, *_):
     """Made-up times: candidate 0 wins in the first range, candidate 1 in the second."""
     times = {}
     for index, run in runners.items():
-        best = int(max(run()[0].shape) >= 100)
+        try:
+            best = int(max(run()[0].shape) >= 100)
+        except RuntimeError as e:
+            times[index] = failure_of(e)
+            continue
         times[index] = Timing(1.0 if index == best else 2.0)
     return times
 
@@ -304,6 +308,51 @@ class TestEmittedCode(FusionTestCase):
             lambda n: (rows(n),),
             1,
         )
+
+    def test_neighbour_that_guards_on_a_size_stays_outside(self):
+        """It does so where the op is not registered, too."""
+        op = tuned_op()
+
+        def fn(x):
+            return op(x.sin()).view(8, -1) + 1
+
+        with self.assertNoLogs("torch._inductor.kernel.custom_op", "WARNING"):
+            compiled, code = self.compile(fn, rows(64))
+        for n in (64, 16, 104, 336):
+            with torch._dynamo.config.patch(error_on_recompile=True):
+                self.assertEqual(compiled(rows(n)), fn(rows(n)))
+        calls = kernel_calls(code)
+        self.assertEqual(len(calls), 3, msg=code)  # the sine is in two of them
+        self.assertEqual(calls["call"], 1, msg=code)
+
+    @parametrize("deferred", (True, False))
+    def test_op_in_a_row_with_one_that_cannot_be_tuned(self, deferred):
+        """Which has no common size: nobody says that its arguments' are the same."""
+
+        def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return x * y
+
+        name = f"fusion::op{next(_numbers)}"
+        product = torch.library.custom_op(name, mutates_args=())(fn)
+        product.register_fake(lambda x, y: torch.empty_like(x))
+        register_custom_op_autotuning(
+            product, configs=[CustomOpRangeConfig("x", 0, RANGES, [lambda x, y: y * x])]
+        )
+        op = tuned_op()
+        with (
+            config.patch(defer_custom_op_choices=deferred),
+            self.assertLogs("torch._inductor.kernel.custom_op", "WARNING") as logs,
+        ):
+            compiled, code = self.compile(
+                lambda x, y: op(product(x, y)) + 1, rows(64), rows(64).cos()
+            )
+        (record,) = logs.records
+        self.assertIn("it guards on a size, Eq(", record.getMessage())
+        self.assertIn("product", record.getMessage().replace(name, "product"))
+        for n in SIZES:
+            args = rows(n), rows(n).cos()
+            self.assertEqual(compiled(*args), fn(*args) * 2 + 1, msg=f"at size {n}")
+        self.assertEqual(code.count("def size_branch"), 2, msg=code)
 
     def test_fallback_in_a_branch(self):
         op = tuned_op()

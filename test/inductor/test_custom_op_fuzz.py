@@ -94,7 +94,7 @@ PROLOGUES: dict[str, Callable[[Tensor], Tensor]] = {
     "none": lambda x: x,
     "pointwise": lambda x: torch.where(x > 0, x, -1 * x).to(x.dtype),
     "row_sum": lambda x: (x + x.sum(-1, keepdim=True)).to(x.dtype),
-    "viewed": lambda x: (x.reshape(-1) * 3).view(x.shape[::-1]).reshape(x.shape),
+    "viewed": lambda x: (x.reshape(-1) * 3).view(x.shape),
     "masked": lambda x: torch.where(
         torch.arange(x.shape[-1], device=x.device) > 1, x, 0
     ),

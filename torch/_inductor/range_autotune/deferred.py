@@ -121,6 +121,17 @@ def lowered_as_not_registered(ops: Iterable[Any]) -> Iterator[None]:
         V.active_user_lowering_ops.difference_update(added)
 
 
+@contextlib.contextmanager
+def lowered_as_registered(ops: Iterable[Any]) -> Iterator[None]:
+    """Ops are calls to be tuned, inside of ``lowered_as_not_registered``."""
+    hidden = V.active_user_lowering_ops.intersection(ops)
+    V.active_user_lowering_ops.difference_update(hidden)
+    try:
+        yield
+    finally:
+        V.active_user_lowering_ops.update(hidden)
+
+
 def _layout(tensor: torch.Tensor) -> ir.FixedLayout:
     return ir.FixedLayout(
         tensor.device,

@@ -50,12 +50,12 @@ def emit_winner(
             winner.graph, list(site.inputs), winner.name
         )
         realized = realized or bool(patches) or bool(winner.kernel_configs)
-        results = _with_strides_of(outputs, results, realized)
+        results = with_strides_of(outputs, results, realized)
     tag(V.graph.operations[first:], _config_of_kernels(winner))
     return results
 
 
-def _with_strides_of(
+def with_strides_of(
     outputs: Outputs, results: Sequence[Any], realized: bool
 ) -> list[ir.TensorBox]:
     """

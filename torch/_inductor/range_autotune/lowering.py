@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
 from typing import Any, TYPE_CHECKING
 
@@ -21,13 +22,14 @@ from .call_site import CallSite, NotTunable
 from .candidates import CandidateError, FALLBACK_INDEX, one_line
 from .collectives import has_collective
 from .config_ranges import Winner, with_configs
-from .deferred import defer, lowered_as_not_registered
-from .dispatch import emit_dispatch, emit_winner
+from .deferred import defer, lowered_as_not_registered, lowered_as_registered
+from .dispatch import emit_dispatch, emit_winner, with_strides_of
 from .graph_text import SymbolNames
 from .inputs import hint
 from .measure import choose_winners
 from .ranges import DimRange, fill_gaps, Segment
 from .recall import recall
+from .regions import form_regions
 from .report import log_header, log_kernel_configs, log_winners
 from .rounds import measure_rounds
 from .stale_code import note_lowered
@@ -35,7 +37,7 @@ from .tuning import as_for, known_tunings, outermost_graph, prepare, Tuning
 
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from .candidates import TracedCandidate
     from .registration import Registration
@@ -73,46 +75,92 @@ def lower_region(
     body: torch.fx.GraphModule,
     calls: Sequence[torch.fx.Node],
     inputs: Sequence[Any],
+    wide: bool,
 ) -> list[Any]:
     """
     Tunes and lowers calls of registered ops together with their neighbours.
+
+    Where no implementation works with these, they are lowered with fewer or alone.
 
     Args:
         registration: of the op, or of several joined.
         body: the region's graph.
         calls: the ops' nodes in it, in order.
         inputs: what a lowering is called with, one for each placeholder.
+        wide: see ``form_regions``.
 
     Returns:
         IR nodes, one for each output of the region.
     """
+
+    def lower_in_parts(given: Sequence[Any]) -> list[Any]:
+        if wide:
+            form_regions(body, wide=False)
+        return inline_subgraph_to_ir_nodes(body, list(given), registration.name)
+
     result = None
     for call in calls:
         note_lowered(call.target)
     with lowered_as_not_registered(call.target for call in calls):
         try:
             site = CallSite.from_region(body.graph, calls, inputs)
-            result = _tune(registration, site)
+            result = _tune(registration, site, lower_in_parts)
         except (NotTunable, CandidateError) as e:
             log.info("%s is not tuned here: %s", registration.name, one_line(e))
-    if result is not None:
-        return result
-    return inline_subgraph_to_ir_nodes(body, list(inputs), registration.name)
+    return lower_in_parts(inputs) if result is None else result
 
 
-def _tune(registration: Registration, site: CallSite) -> Any:
+def _tune(
+    registration: Registration,
+    site: CallSite,
+    lower_in_parts: Callable[[Sequence[Any]], list[Any]] | None = None,
+) -> Any:
+    """
+    See ``lower_call``.
+
+    Args:
+        lower_in_parts: lowers a region's inputs to its outputs by smaller regions.
+    """
     tuning = _tuning_of(registration, site)
-    if not tuning.traced:
-        return None
     undecided = tuning.first is None and tuning.winners is None
-    if undecided and not recall(tuning):
+    if tuning.traced and undecided and not recall(tuning):
         compiling.submit(tuning)
+    if lower_in_parts and _is_better_in_parts(tuning):
+        return None
+    if not tuning.traced:
+        tuning.tell()
+        return None
+
+    def settle(realized: bool = False) -> list[ir.TensorBox]:
+        winners = decide(tuning)
+        joined = len(site.calls) > 1
+        if lower_in_parts and joined and _is_better_in_parts(tuning.source):
+            ops = (call.op for call in site.calls)
+            with (
+                lowered_as_registered(ops),
+                config.patch(defer_custom_op_choices=False),
+            ):
+                parts = lower_in_parts(site.inputs)
+            return with_strides_of(tuning.outputs, parts, realized)
+        tuning.tell()
+        return emit(tuning, winners, realized)
 
     if config.defer_custom_op_choices:
-        results = defer(tuning, lambda: emit(tuning, decide(tuning), realized=True))
+        results = defer(tuning, functools.partial(settle, realized=True))
     else:
-        results = emit(tuning, decide(tuning))
+        results = settle()
     return pytree.tree_unflatten(results, tuning.outputs.spec)
+
+
+def _is_better_in_parts(tuning: Tuning) -> bool:
+    """
+    Whether a region is left with none of the ops' implementations, which may work alone;
+    not where ranks would have to agree on that.
+    """
+    if tuning.ranks or tuning.has_implementation:
+        return False
+    log.info("%s: no implementation works with these neighbours", tuning.name)
+    return True
 
 
 def _tuning_of(registration: Registration, site: CallSite) -> Tuning:

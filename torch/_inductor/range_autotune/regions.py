@@ -73,24 +73,27 @@ class SubgraphBoundaryInfo:
     nodes: tuple[torch.fx.Node, ...]
 
 
-def form_regions(gm: torch.fx.GraphModule) -> None:
+def form_regions(gm: torch.fx.GraphModule, wide: bool = True) -> None:
     """
     Replaces each dispatched call and the neighbours that may join it by one node.
 
     Args:
         gm: a post-grad graph with fake values in its metadata; changed in place.
+        wide: whether regions reach through views and hold several calls; such code may
+            guard on sizes where it would not without.
     """
     calls = [node for node in gm.graph.nodes if _dispatched_registration(node)]
+    narrow = () if wide else (*calls, *filter(is_free, gm.graph.nodes))
     taken: set[torch.fx.Node] = set()
     for number, call in enumerate(calls):
         if call in taken:
             continue
-        region = find_region(call, taken)
+        region = find_region(call, taken.union(narrow))
         if len(region.nodes) > 1:
             nodes = tuple(with_copies(region.nodes))
             region = dataclasses.replace(region, nodes=nodes)
             taken.update(region.nodes)
-            _replace(gm, region, f"autotuned_region_{number}")
+            _replace(gm, region, f"autotuned_region_{number}", wide)
     if taken:
         stable_topological_sort(gm)
         gm.graph.lint()
@@ -123,7 +126,7 @@ def find_region(call: torch.fx.Node, taken: set[torch.fx.Node]) -> SubgraphBound
     its last node writes to a tensor.
 
     Args:
-        taken: nodes of other regions.
+        taken: nodes that stay outside, such as those of other regions.
     """
     if not can_have_neighbours(call):
         return SubgraphBoundaryInfo(_registration_of(call), (call,), (call,))
@@ -391,7 +394,9 @@ def _dispatch_size(call: torch.fx.Node) -> Any:
     return value.shape[dim.dim_index] if in_range else None
 
 
-def _replace(gm: torch.fx.GraphModule, region: SubgraphBoundaryInfo, name: str) -> None:
+def _replace(
+    gm: torch.fx.GraphModule, region: SubgraphBoundaryInfo, name: str, wide: bool
+) -> None:
     """Puts one node in the place of a region's nodes."""
     nodes = list(region.nodes)
     body, inputs, outputs = fuse_as_graphmodule(
@@ -405,7 +410,9 @@ def _replace(gm: torch.fx.GraphModule, region: SubgraphBoundaryInfo, name: str) 
     erase_nodes(gm, nodes)
     module_call = gm.graph.find_nodes(op="call_module", target=name)[0]
     with gm.graph.inserting_before(module_call):
-        node = gm.graph.call_function(_lowering_of(region, body, calls, name), inputs)
+        node = gm.graph.call_function(
+            _lowering_of(region, body, calls, name, wide), inputs
+        )
     node.meta = dict(module_call.meta)
     module_call.replace_all_uses_with(node)
     gm.graph.erase_node(module_call)
@@ -432,6 +439,7 @@ def _lowering_of(
     body: torch.fx.GraphModule,
     calls: Sequence[torch.fx.Node],
     name: str,
+    wide: bool,
 ) -> Any:
     """A target for the region's node that Inductor calls with IR in place of tensors."""
 
@@ -441,7 +449,7 @@ def _lowering_of(
         if any(isinstance(x, torch.Tensor) for x in inputs):
             # Lowering torch.cond runs its branches' graphs to look for aliases.
             return list(body(*inputs))
-        return lower_region(region.registration, body, calls, inputs)
+        return lower_region(region.registration, body, calls, inputs, wide)
 
     lower.__name__ = lower.__qualname__ = name
     lower._inductor_lowering_function = True  # type: ignore[attr-defined]  # its protocol

@@ -101,6 +101,8 @@ class Tuning:
         modules: what they are measured by.
         loads: of the modules, under way or done.
         rejected: who is out by now, and why.
+        untold: of those, whom the user has not been warned of; None once this is done as
+            they are rejected.
         variants: candidates that nobody asked for, by index: the index of what they vary.
         compared: whose results were compared with the op's, at one size at least.
         not_compared: whose were not, at a size, and why.
@@ -125,6 +127,7 @@ class Tuning:
     modules: dict[int, SubgraphModule] = dataclasses.field(default_factory=dict)
     loads: dict[int, Future[Any]] = dataclasses.field(default_factory=dict)
     rejected: dict[int, Failure] = dataclasses.field(default_factory=dict)
+    untold: list[tuple[Rejection, str]] | None = dataclasses.field(default_factory=list)
     variants: dict[int, int] = dataclasses.field(default_factory=dict)
     compared: set[int] = dataclasses.field(default_factory=set)
     not_compared: dict[int, str] = dataclasses.field(default_factory=dict)
@@ -192,6 +195,14 @@ class Tuning:
         """Whether it is for all ranges that can occur."""
         return all(self.enters(index, competing) for competing in self.rounds)
 
+    @property
+    def has_implementation(self) -> bool:
+        """Whether one of those that were registered is still in."""
+        asked_for = {
+            index for competing in self.rounds for index in competing.candidates
+        }
+        return any(self.variants.get(i, i) in asked_for for i in self.traced)
+
     def reject(self, index: int, failure: Failure, where: str = "") -> None:
         """
         Takes a candidate out of all ranges and says so once.
@@ -208,8 +219,28 @@ class Tuning:
         else:
             return
         if index != PLAIN_INDEX and index not in self.variants:
-            rejection = Rejection(candidate, failure.reason)
-            warn_left_out(self.registration, rejection, where)
+            self.warn(Rejection(candidate, failure.reason), where)
+
+    def warn(self, rejection: Rejection, where: str) -> None:
+        """Once in a graph for each part of it that fails in all its combinations."""
+        if self.untold is not None:
+            self.untold.append((rejection, where))
+            return
+        good = {part for t in self.traced.values() for part in _parts(t.candidate)}
+        told = _told(outermost_graph())
+        bad = {
+            (str(self.site.calls[i].op), name, rejection.reason)
+            for i, name in _parts(rejection.candidate) - good
+        }
+        known = bool(bad) and bad <= told
+        warn_left_out(self.registration, rejection, where, known)
+        told |= bad
+
+    def tell(self) -> None:
+        """Warns of who is out, and from now on of each that is rejected."""
+        untold, self.untold = self.untold or [], None
+        for rejection, where in untold:
+            self.warn(rejection, where)
 
 
 def outermost_graph() -> GraphLowering:
@@ -285,6 +316,7 @@ def _decide_without_times(tuning: Tuning) -> None:
                 fill_gaps(ranges, tuning.bounds, Winner(FALLBACK_INDEX))
             )
             return
+    tuning.tell()
     raise NotTunable("no implementation is for all ranges, and no times decide")
 
 
@@ -393,25 +425,13 @@ def as_for(first: Tuning, site: CallSite) -> Tuning | None:
 
 
 def _trace_candidates(tuning: Tuning) -> None:
-    rejections: list[Rejection] = []
     for index in sorted({i for r in tuning.rounds for i in r.candidates}):
         candidate = tuning.contest.candidates[index]
         result = trace_candidate(candidate, tuning.site, tuning.outputs)
         if isinstance(result, Rejection):
-            rejections.append(result)
+            tuning.warn(result, "")
         else:
             tuning.traced[index] = result
-    good = {part for t in tuning.traced.values() for part in _parts(t.candidate)}
-    told = _told(outermost_graph())
-    for rejection in rejections:
-        # A part that fails does so in all its combinations, for one reason, and alone
-        # where its region has no candidate left.
-        bad = {
-            (str(tuning.site.calls[i].op), name, rejection.reason)
-            for i, name in _parts(rejection.candidate) - good
-        }
-        warn_left_out(tuning.registration, rejection, known=bool(bad) and bad <= told)
-        told |= bad
 
 
 def _parts(candidate: Candidate) -> set[tuple[int, str]]:
