@@ -15,6 +15,7 @@ from torch._dynamo.utils import counters
 from torch._inductor.lowering import user_lowerings
 from torch._inductor.test_case import run_tests, TestCase
 from torch._inductor.utils import run_and_get_code
+from torch._inductor.virtualized import V
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
@@ -39,12 +40,13 @@ SIZES = (64, 2, 99, 100, 333)
 _numbers = itertools.count()
 
 
-def tuned_op(dims=1):
-    """x * 2, with an implementation for each of two ranges; all are equal."""
+def tuned_op(fn=None):
+    """x * 2 by default, with an implementation for each of two ranges; all are equal."""
 
-    def fn(x: torch.Tensor) -> torch.Tensor:
+    def double(x: torch.Tensor) -> torch.Tensor:
         return x * 2
 
+    fn = fn or double
     op = torch.library.custom_op(f"fusion::op{next(_numbers)}", mutates_args=())(fn)
     op.register_fake(torch.empty_like)
     register_custom_op_autotuning(
@@ -207,7 +209,7 @@ class TestEmittedCode(FusionTestCase):
 
         def fn(x):
             y = torch.relu(op(x))
-            return y, (y * 3).sum(-1)
+            return y, (y * 3).amax(0)
 
         self.check(fn, lambda n: (rows(n),), 1, 1)
 
@@ -217,15 +219,32 @@ class TestEmittedCode(FusionTestCase):
 
         def fn(x, product):
             residual = x + product
-            return residual, op(residual).sum(-1)
+            return residual, op(residual).amax(0)
 
         self.check(fn, lambda n: (rows(n), rows(n).cos()), 1, 1)
 
-    def test_reduction_stays_outside(self):
+    @parametrize(
+        "fn",
+        (
+            lambda y: torch.softmax(y + 1, dim=-1),
+            lambda y: torch.nn.functional.layer_norm(y, [8], eps=1.0),
+            lambda y: ((y / (s := y.abs().amax(-1, True) / 127)).to(torch.int8), s),
+        ),
+    )
+    def test_reduction_of_rows(self, fn):
         op = tuned_op()
-        self.check(
-            lambda x: torch.softmax(op(x) + 1, dim=-1), lambda n: (rows(n),), 1, 1
-        )
+        self.check(lambda x: fn(op(x)), lambda n: (rows(n),), 1)
+
+    def test_reduction_stays_outside(self):
+        """Of more than rows, or where no kernel can be one with the op's, or by config."""
+        op = tuned_op()
+
+        def make(n):
+            return (rows(n),)
+
+        self.check(lambda x: op(x).sin().amax(0), make, 1, 1)
+        with config.patch(custom_op_fusion_types=("epilogue",)):
+            self.check(lambda x: op(x).sin().sum(1), make, 1, 1)
 
     def test_several_outputs(self):
         def fn(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -260,6 +279,8 @@ class TestEmittedCode(FusionTestCase):
             lambda op, x: torch.sigmoid(x[:, 0])[:, None] * op(x),
             lambda op, x: (op(x).t() * 2).contiguous(),
             lambda op, x: torch.mul(*op(x).chunk(2, dim=1)),
+            lambda op, x: (y := op(x)) * x + torch.cat([-y[:, 4:], y[:, :4]], 1) * 0.5,
+            lambda op, x: torch.nn.functional.pad(op(x.flip(1)), (0, 3)),
             lambda op, x: op(x + 1).view(-1, 4, 2).unsqueeze(1).expand(-1, 3, 4, 2) + 1,
         ),
     )
@@ -273,7 +294,7 @@ class TestEmittedCode(FusionTestCase):
 
         def fn(x):
             heads = op(x).view(-1, 2, 4)
-            return heads.sin(), heads.sum(-1), heads[:, 0]
+            return heads.sin(), heads.amax(0), heads[:, 0]
 
         self.check(fn, lambda n: (rows(n),), 1, 1)
 
@@ -517,7 +538,8 @@ class TestLegality(FusionTestCase):
         """The names of the nodes that join the first call of a registered op."""
         gm = traced(fn, *args)
         call = next(n for n in gm.graph.nodes if n.target in user_lowerings)
-        found = regions.find_region(call, set())
+        with V.set_fake_mode(call.meta["val"].fake_mode):
+            found = regions.find_region(call, set())
         names = [n.target.__name__.partition(".")[0] for n in found.nodes]
         return [re.sub(r"op\d+", "op", name) for name in names]
 
@@ -537,7 +559,7 @@ class TestLegality(FusionTestCase):
 
         def fn(x):
             y = op(x)
-            return y.sin() + y.sum(-1, keepdim=True)
+            return y.sin() + y.sum(0)
 
         self.assertEqual(self.joined(fn, rows(4)), ["op", "sin"])
 
@@ -603,7 +625,7 @@ class TestLegality(FusionTestCase):
         op = tuned_op()
 
         def fn(x):
-            z = torch.cat([x[:, 4:], x[:, :4]], -1).sin()
+            z = x.cumsum(-1).sin()
             return op(z), z
 
         self.assertEqual(self.joined(fn, rows(4)), ["op"])
@@ -698,13 +720,13 @@ class TestLegality(FusionTestCase):
             self.joined(larger, rows(4)),
             ["op", "unsqueeze", "cos", "unsqueeze", "mul"],
         )
-        self.assertEqual(self.joined(lambda x: larger(x).sum(-1), rows(4)), ["op"])
+        self.assertEqual(self.joined(lambda x: larger(x).amax(0), rows(4)), ["op"])
         self.assertEqual(
-            self.joined(lambda x: (y := larger(x)).sum(-1) @ y[0], rows(4)),
+            self.joined(lambda x: (y := larger(x)).amax(0) @ y[0], rows(4)),
             ["op", "unsqueeze", "cos", "unsqueeze", "mul"],
         )
         self.assertEqual(
-            self.joined(lambda x: op(x).narrow(1, 0, 2).sin().sum(-1), rows(4)),
+            self.joined(lambda x: op(x).narrow(1, 0, 2).sin().amax(0), rows(4)),
             ["op", "slice", "sin"],
         )
 
@@ -760,6 +782,37 @@ class TestLegality(FusionTestCase):
             ["autotuned_region_0", "autotuned_region_1"],
         )
         self.assertEqual(gm(rows(5)), fn(rows(5)))
+
+    def test_reductions_of_rows_join_generated_code(self):
+        def product(x: torch.Tensor) -> torch.Tensor:
+            return x @ x.new_ones(8, 8)
+
+        op, other = tuned_op(), tuned_op(product)
+        names = ["op", "sin", "amax", "sub"]
+
+        def behind(y):
+            y = y.sin()
+            return y - y.amax(1, keepdim=True)
+
+        self.assertEqual(self.joined(lambda x: behind(op(x)), rows(4)), names)
+        self.assertEqual(self.joined(lambda x: behind(other(x)), rows(4)), names[:2])
+        self.assertEqual(
+            self.joined(lambda x: behind(other(op(x))), rows(4)), ["op", "op", "sin"]
+        )
+        self.assertEqual(self.joined(lambda x: op(x).sin().amax(0), rows(4)), names[:2])
+        self.assertEqual(self.joined(lambda x: op(x).sin().amax(), rows(4)), names[:2])
+        self.assertEqual(
+            self.joined(lambda x: op(x).sin().var(1, unbiased=False), rows(4)),
+            ["op", "sin", "var"],
+        )
+
+    def test_outputs_of_the_last_reduction_join(self):
+        op = tuned_op()
+        with mock.patch.object(regions, "_MOST_NODES", 2):
+            self.assertEqual(
+                self.joined(lambda x: torch.max(op(x), 1), rows(4)),
+                ["op", "max", "getitem", "getitem"],
+            )
 
     def test_calls_with_a_reduction_between_stay_apart(self):
         op = tuned_op()

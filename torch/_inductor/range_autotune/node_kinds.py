@@ -10,12 +10,13 @@ from torch.utils._ordered_set import OrderedSet
 
 import torch
 
+from ..inductor_prims import prepare_softmax_online
 from ..utils import is_view as aliases
 from .functional import written
 
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 _aten = torch.ops.aten
 # Of elements in another order or shape, whatever their strides.
@@ -36,6 +37,7 @@ _VIEWS = (
 )
 # An attribute of what is called for a region in its graph. Regions write to no tensor.
 REGION_MARK = "_is_autotuned_region"
+_MOVES = (_aten.cat, _aten.constant_pad_nd, torch.ops.prims.rev)
 _FACTORIES = (_aten.full, _aten.scalar_tensor, torch.ops.prims.iota)
 
 
@@ -56,6 +58,35 @@ def _is_registered(target: torch._ops.OpOverload) -> bool:
     from ..lowering import user_lowerings
 
     return target in user_lowerings
+
+
+def moves_elements(node: torch.fx.Node) -> bool:
+    """Whether each element of the one result is one of an operand, at another place."""
+    return _packet(node) in _MOVES and has_generated_code(node)
+
+
+def is_row_reduction(node: torch.fx.Node) -> bool:
+    """Whether a node reduces dimensions that have one size always, by generated code."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload) or _is_registered(target):
+        return False
+    is_reduction = (
+        torch.Tag.reduction in target.tags or target is prepare_softmax_online
+    )
+    if not is_reduction or not has_generated_code(node):
+        return False
+    read = node.args[0].meta["val"]  # type: ignore[union-attr]  # a node
+    return all(isinstance(read.shape[dim], int) for dim in _reduced_dims(node, read))
+
+
+def _reduced_dims(node: torch.fx.Node, read: torch.Tensor) -> Sequence[int]:
+    """All, where none are given."""
+    assert isinstance(node.target, torch._ops.OpOverload)
+    names = [argument.name for argument in node.target._schema.arguments]
+    dims = {**dict(zip(names, node.args)), **node.kwargs}.get("dim")
+    if dims is None or dims == []:
+        return range(read.dim())
+    return dims if isinstance(dims, (list, tuple)) else [dims]  # type: ignore[return-value]  # ints
 
 
 def is_view(node: torch.fx.Node) -> bool:

@@ -28,17 +28,21 @@ from torch.utils import _pytree as pytree
 import torch
 
 from .. import config
+from .fusion_options import fusion_types, most_steps
 from .integer_division import divides_integers
 from .joint import can_join, joined
 from .node_kinds import (
     has_generated_code,
     is_computed_from_stored,
     is_pointwise,
+    is_row_reduction,
     is_view,
     may_write,
+    moves_elements,
     readers,
     REGION_MARK,
 )
+from .plain_bodies import is_generated
 from .region_copies import is_free, with_copies
 from .signatures import argument_names
 from .stale_code import registration_of
@@ -51,7 +55,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
-FUSION_TYPES = ("epilogue", "prologue", "cross_subgraph")
 # Compilation time grows with a region, and every candidate repeats it.
 _MOST_NODES = 64
 _INDICES = (torch.int64, torch.int32)
@@ -79,11 +82,11 @@ def form_regions(gm: torch.fx.GraphModule, wide: bool = True) -> None:
 
     Args:
         gm: a post-grad graph with fake values in its metadata; changed in place.
-        wide: whether regions reach through views and hold several calls; such code may
-            guard on sizes where it would not without.
+        wide: whether regions reach through views and reductions and hold several calls;
+            such code may guard on sizes where it would not without.
     """
     calls = [node for node in gm.graph.nodes if _dispatched_registration(node)]
-    narrow = () if wide else (*calls, *filter(is_free, gm.graph.nodes))
+    narrow = () if wide else (*calls, *filter(_needs_wide, gm.graph.nodes))
     taken: set[torch.fx.Node] = set()
     for number, call in enumerate(calls):
         if call in taken:
@@ -98,6 +101,10 @@ def form_regions(gm: torch.fx.GraphModule, wide: bool = True) -> None:
         stable_topological_sort(gm)
         gm.graph.lint()
         gm.recompile()
+
+
+def _needs_wide(node: torch.fx.Node) -> bool:
+    return is_free(node) or moves_elements(node) or is_row_reduction(node)
 
 
 def _dispatched_registration(node: torch.fx.Node) -> Registration | None:
@@ -147,30 +154,10 @@ def can_have_neighbours(call: torch.fx.Node) -> bool:
     return joins or not _registration_of(call).mentions_collective
 
 
-def fusion_types() -> tuple[str, ...]:
-    """
-    What joins a call, by Inductor's config.
-
-    Raises:
-        ValueError: for a name that is none of FUSION_TYPES.
-    """
-    types = tuple(config.custom_op_fusion_types)
-    if unknown := set(types) - set(FUSION_TYPES):
-        raise ValueError(
-            f"custom_op_fusion_types has {sorted(unknown)}; known are {list(FUSION_TYPES)}"
-        )
-    return types
-
-
 def _registration_of(call: torch.fx.Node) -> Registration:
     registration = _dispatched_registration(call)
     assert registration is not None
     return registration
-
-
-def _most_steps() -> int:
-    """How many nodes may lie in a row from a call to the end of its region."""
-    return config.max_fusion_depth if config.enable_recursive_fusion else 1
 
 
 def _with_epilogue(
@@ -186,16 +173,18 @@ def _with_epilogue(
     # Nodes outside that depend on the region: what reads them cannot be inside.
     behind: set[torch.fx.Node] = set()
     node = call.next
-    while node.op != "output" and not may_write(node) and len(members) < _MOST_NODES:
+    while node.op != "output" and not may_write(node):
+        if len(members) >= _MOST_NODES and node.target is not operator.getitem:
+            break
         inputs = node.all_input_nodes
         reads = [members[i] for i in inputs if i in members]
-        steps = max(reads, default=0) + is_pointwise(node)
+        steps = max(reads, default=0) + _is_step(node)
         if any(i in behind for i in inputs) or (reads and node in taken):
             behind.add(node)
         elif reads and can_follow_as_call(node, calls):
             calls.append(node)
             members[node] = 0
-        elif reads and steps <= _most_steps() and can_follow(node, calls):
+        elif reads and steps <= most_steps() and can_follow(node, calls, members):
             members[node] = steps
         elif reads:
             behind.add(node)
@@ -221,7 +210,7 @@ def _belongs_at_end(
         return True
     if is_view(node):
         return False
-    if not is_pointwise(node):
+    if not (is_pointwise(node) or moves_elements(node)):
         return True
     value = node.meta["val"]
     may_grow = not any(
@@ -257,12 +246,12 @@ def _add_producers(
                 break
             inside = [members[user] for user in node.users if user in members]
             leads_in = any(user in before for user in node.users)
-            steps = min(inside, default=0) + is_pointwise(node)
+            steps = min(inside, default=0) + _is_step(node)
             joins = (
                 inside
                 and node not in inputs
                 and (is_free(node) or not leads_in)
-                and steps <= _most_steps()
+                and steps <= most_steps()
                 and can_precede(node, calls, members)
             )
             if joins:
@@ -297,10 +286,21 @@ def _tensors_read(node: torch.fx.Node) -> list[torch.fx.Node]:
     return [i for i in read if not isinstance(i.meta.get("val"), py_sym_types)]
 
 
-def can_follow(node: torch.fx.Node, calls: Sequence[torch.fx.Node]) -> bool:
+def _is_step(node: torch.fx.Node) -> bool:
+    return is_pointwise(node) or moves_elements(node) or is_row_reduction(node)
+
+
+def can_follow(
+    node: torch.fx.Node,
+    calls: Sequence[torch.fx.Node],
+    members: Collection[torch.fx.Node],
+) -> bool:
     """Whether a node that reads the region may be computed in each branch."""
-    if is_view(node) or (node.target is operator.getitem and node.args[0] in calls):
+    if is_view(node) or (node.target is operator.getitem and node.args[0] in members):
         return True
+    if "reduction" in fusion_types() and is_row_reduction(node):
+        # One kernel with the op's, if that is generated.
+        return all(map(is_generated, calls))
     if "epilogue" not in fusion_types() or not can_be_measured(node):
         return False
     return _is_on_device_of(node, calls)
@@ -339,8 +339,10 @@ def _is_on_device_of(node: torch.fx.Node, calls: Iterable[torch.fx.Node]) -> boo
 
 
 def can_be_measured(node: torch.fx.Node) -> bool:
-    """Whether a node is pointwise, and its inputs may be made up."""
-    return is_pointwise(node) and not divides_integers(node)
+    """Whether a node is work on single elements, and its inputs may be made up."""
+    if divides_integers(node):
+        return False
+    return is_pointwise(node) or moves_elements(node)
 
 
 def _is_index(value: torch.Tensor) -> bool:

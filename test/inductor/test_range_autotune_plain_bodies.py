@@ -16,8 +16,8 @@ from torch._inductor.kernel.custom_op import (
     CustomOpConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune import plain_reads
-from torch._inductor.range_autotune.plain_reads import is_pointwise_read
+from torch._inductor.range_autotune import plain_bodies
+from torch._inductor.range_autotune.plain_bodies import is_pointwise_read
 
 
 _numbers = itertools.count()
@@ -35,14 +35,14 @@ def product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return x @ weight.diag()
 
 
-class TestPlainReads(TestCase):
+class TestPlainBodies(TestCase):
     def setUp(self):
         super().setUp()
         before = dict(user_lowerings)
         self.addCleanup(lambda: (user_lowerings.clear(), user_lowerings.update(before)))
 
     def op(self, body, registered=True):
-        name = f"plain_reads::op{next(_numbers)}"
+        name = f"plain_bodies::op{next(_numbers)}"
         op = torch.library.custom_op(name, mutates_args=())(body)
         op.register_fake(lambda x, weight: torch.empty_like(x))
         if registered:
@@ -113,8 +113,8 @@ class TestPlainReads(TestCase):
 
     def test_traced_once(self):
         op = self.op(norm)
-        trace = plain_reads.trace_subgraph
-        with mock.patch.object(plain_reads, "trace_subgraph", wraps=trace) as traced:
+        trace = plain_bodies.trace_subgraph
+        with mock.patch.object(plain_bodies, "trace_subgraph", wraps=trace) as traced:
             for _ in range(3):
                 self.reads(lambda x, w: op(-x, w))
             self.assertEqual(traced.call_count, 1)
