@@ -23,7 +23,14 @@ import statistics
 import time
 from typing import Any, TYPE_CHECKING
 
-from beside import answer, device_name, end_turn, in_turns, write_results
+from beside import (
+    answer,
+    device_name,
+    end_turn,
+    in_turns,
+    is_patched,
+    write_results,
+)
 from runtime_workloads import DEVICE, ON_GPU, Op, Workload, WORKLOADS
 
 import torch
@@ -151,7 +158,7 @@ def measure(chosen: str) -> dict[str, dict[str, dict[int, float]]]:
     torch.empty(31 * 2**20, dtype=torch.uint8)
     order = random.Random(0)
     for number, workload in enumerate(WORKLOADS):
-        if chosen not in workload.name:
+        if chosen not in workload.name or not (workload.on_base or is_patched()):
             continue
         torch._dynamo.reset()
         tuned = [register(op, f"op{number}_{i}") for i, op in enumerate(workload.ops)]
@@ -191,7 +198,7 @@ def table(patched: Any, base: Any = None) -> str:
         sizes = list(times["tuned"])
         fixed = [v for v in times if v not in ("forced", "tuned")]
         rows = dict(times)
-        theirs = base["times"][name] if base else {}
+        theirs = base["times"].get(name, {}) if base else {}
         rows.update(
             {f"base: {v}": theirs[v] for v in ("forced", "tuned", "plain") if theirs}
         )
@@ -204,7 +211,7 @@ def table(patched: Any, base: Any = None) -> str:
             f"{ours} / best of the others": ratio(times[ours], best)
             for ours in ("forced", "tuned")
         }
-        if base:
+        if theirs:
             for ours in ("forced", "tuned"):
                 ratios[f"base: {ours} / {ours}"] = ratio(theirs[ours], times[ours])
             ratios["base: plain / tuned"] = ratio(theirs["plain"], times["tuned"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import Any, TYPE_CHECKING
 
 import torch.nn.functional as F
 from beside import norm_by_blocks, norm_by_mean, rms_norm
@@ -23,6 +23,7 @@ else:
     GATED_NORM = TWO_NORMS = {}
 DEVICE = "cuda" if ON_GPU else "cpu"
 DTYPE = torch.bfloat16 if ON_GPU else torch.float32
+QUANTIZED = torch.float8_e4m3fn
 # The CPU gets smaller work, so that the whole run takes minutes there too.
 SCALE = 1 if ON_GPU else 8
 COLUMNS = 4096 // SCALE
@@ -30,6 +31,7 @@ INNER = 7168 // SCALE
 HIDDEN = 1024 // SCALE
 RANK = 128 // SCALE
 BLOCK = 64
+HEAD = 128
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,14 +60,16 @@ class Workload:
         around: calls what is in the ops' place, and the neighbours.
         max_autotune: whether plain code competes with Inductor's own tuning, too.
         by_hand: kernels that compute the same, by name.
+        on_base: whether the base can compile it; it cannot dispatch on a view's size.
     """
 
     name: str
     ops: tuple[Op, ...]
     sizes: tuple[int, ...]
     inputs: Callable[[int], tuple[Tensor, ...]]
-    around: Callable[..., Tensor]
+    around: Callable[..., Any]
     max_autotune: bool = False
+    on_base: bool = True
     by_hand: dict[str, Callable[..., Tensor]] = dataclasses.field(default_factory=dict)
 
 
@@ -178,6 +182,25 @@ def norm_between_sums(
     return F.silu(total + norm(total, w) @ c @ b)
 
 
+def quantized_norm(
+    norm: Callable[..., Tensor], x: Tensor, residual: Tensor, weight: Tensor
+) -> tuple[Tensor, Tensor]:
+    """As in front of a product of 8-bit numbers, with a scale for each row."""
+    y = norm(x + residual, weight).float()
+    scale = y.abs().amax(-1, keepdim=True) / torch.finfo(QUANTIZED).max
+    return (y / scale).to(QUANTIZED), scale
+
+
+def rotated_norm_of_heads(
+    norm: Callable[..., Tensor], x: Tensor, cos: Tensor, sin: Tensor, weight: Tensor
+) -> Tensor:
+    """As in front of attention: each head normed, then turned by its row's angles."""
+    y = norm(x.view(-1, HEAD), weight).view(len(x), -1, HEAD)
+    halves = y.chunk(2, dim=-1)
+    turned = torch.cat([-halves[1], halves[0]], dim=-1)
+    return y * cos.unsqueeze(1) + turned * sin.unsqueeze(1)
+
+
 RMS_NORM = Op(
     rms_norm,
     like_first,
@@ -249,6 +272,13 @@ WORKLOADS = (
         around=norm_between_sums,
     ),
     Workload(
+        name=f"RMSNorm ({COLUMNS} columns) of x + residual, then rows quantized",
+        ops=(RMS_NORM,),
+        sizes=ROWS,
+        inputs=lambda n: (random(n, COLUMNS), random(n, COLUMNS), random(COLUMNS)),
+        around=quantized_norm,
+    ),
+    Workload(
         name=f"split-K GEMM ([M, {INNER}] @ [{INNER}, 256]), then relu(y + bias) * 2",
         ops=(GEMM,),
         sizes=(4, 16, 17, 40, 64, 128, 129, 200, 512, 1024, 2048, 4096, 8192),
@@ -293,5 +323,18 @@ WORKLOADS = (
             second(first(x, weight) * gate, weight) + x
         ),
         by_hand=TWO_NORMS,
+    ),
+    Workload(
+        name=f"RMSNorm of heads ({COLUMNS // HEAD} of {HEAD}), then rotary embedding",
+        ops=(RMS_NORM,),
+        sizes=ROWS,
+        inputs=lambda n: (
+            random(n, COLUMNS),
+            random(n, HEAD),
+            random(n, HEAD),
+            random(HEAD),
+        ),
+        around=rotated_norm_of_heads,
+        on_base=False,
     ),
 )
