@@ -109,7 +109,7 @@ EPILOGUES: dict[str, Callable[[list[Tensor], Tensor], Any]] = {
         out.mT * 2 if out.dim() > 1 else out for out in outs
     ],
     "viewed": lambda outs, x: [out.reshape(-1, 1).mT * 2 for out in outs],
-    "sliced": lambda outs, x: [torch.atleast_1d(out)[..., ::2] * 2 for out in outs],
+    "sliced": lambda outs, x: [torch.atleast_1d(out)[..., :1] * 2 for out in outs],
     "broadcast": lambda outs, x: [
         (out * 2).expand(2, *out.shape) + out for out in outs
     ],
