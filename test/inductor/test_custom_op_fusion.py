@@ -330,6 +330,33 @@ class TestEmittedCode(FusionTestCase):
             1,
         )
 
+    def test_region_that_nobody_reads(self):
+        op = tuned_op()
+
+        def fn(x):
+            y = op(x) + 1
+            y.copy_(x.sin())
+            return y
+
+        compiled, _ = self.compile(fn, rows(64))
+        for n in SIZES:
+            self.assertEqual(compiled(rows(n)), fn(rows(n)))
+
+    def test_region_of_sizes_alone_inside_of_cond(self):
+        op = tuned_op()
+
+        def made(x):
+            return op(x.new_ones(x.shape[0], 8)).sin()
+
+        def fn(x, which):
+            return torch.cond(which.sum() > 0, made, torch.cos, (x,))
+
+        which = torch.ones(3, device=DEVICE)
+        compiled, _ = self.compile(fn, rows(64), which)
+        for n in SIZES:
+            for p in (which, -which):
+                self.assertEqual(compiled(rows(n), p), fn(rows(n), p))
+
     def test_neighbour_that_guards_on_a_size_stays_outside(self):
         """It does so where the op is not registered, too."""
         op = tuned_op()

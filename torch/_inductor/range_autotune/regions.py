@@ -92,7 +92,7 @@ def form_regions(gm: torch.fx.GraphModule, wide: bool = True) -> None:
         if call in taken:
             continue
         region = find_region(call, taken.union(narrow))
-        if len(region.nodes) > 1:
+        if len(region.nodes) > 1 and _is_read(region.nodes):
             nodes = tuple(with_copies(region.nodes))
             region = dataclasses.replace(region, nodes=nodes)
             taken.update(region.nodes)
@@ -101,6 +101,11 @@ def form_regions(gm: torch.fx.GraphModule, wide: bool = True) -> None:
         stable_topological_sort(gm)
         gm.graph.lint()
         gm.recompile()
+
+
+def _is_read(nodes: Collection[torch.fx.Node]) -> bool:
+    """Whether others read anything of what is computed."""
+    return any(user not in nodes for node in nodes for user in node.users)
 
 
 def _needs_wide(node: torch.fx.Node) -> bool:
@@ -448,7 +453,7 @@ def _lowering_of(
     def lower(*inputs: Any) -> list[Any]:
         from .lowering import lower_region
 
-        if any(isinstance(x, torch.Tensor) for x in inputs):
+        if any(isinstance(x, (torch.Tensor, torch.SymInt)) for x in inputs):
             # Lowering torch.cond runs its branches' graphs to look for aliases.
             return list(body(*inputs))
         return lower_region(region.registration, body, calls, inputs, wide)
