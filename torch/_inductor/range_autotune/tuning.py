@@ -405,7 +405,7 @@ def as_for(first: Tuning, site: CallSite) -> Tuning | None:
     first site's symbols only.
     """
     if site.exprs() == first.site.exprs() or not first.traced:
-        return dataclasses.replace(first, site=site, first=first.source)
+        return dataclasses.replace(first, site=site, first=first.source, untold=[])
     try:
         fallback, outputs = trace_fallback(site)
         traced = {index: at_site(t, site) for index, t in first.traced.items()}
@@ -421,6 +421,7 @@ def as_for(first: Tuning, site: CallSite) -> Tuning | None:
         size=None if table is None else site.size_of(table.dim),
         traced=traced,
         first=first.source,
+        untold=[],
     )
 
 
