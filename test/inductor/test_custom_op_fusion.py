@@ -373,6 +373,21 @@ class TestEmittedCode(FusionTestCase):
         self.assertEqual(len(calls), 3, msg=code)  # the sine is in two of them
         self.assertEqual(calls["call"], 1, msg=code)
 
+    def test_neighbour_that_guards_in_some_candidates_stays_outside(self):
+        """Where one stores what it views, and another does not."""
+        first, second = tuned_op(), tuned_op()
+
+        def fn(x):
+            y = first(x + 1)
+            return second(y).view(2, -1).sin(), y * x
+
+        with self.assertNoLogs("torch._inductor.kernel.custom_op", "WARNING"):
+            compiled, code = self.compile(fn, rows(64))
+        for n in (64, 8, 98, 100, 334):
+            with torch._dynamo.config.patch(error_on_recompile=True):
+                self.assertEqual(compiled(rows(n)), fn(rows(n)))
+        self.assertIn("def size_branch", code)
+
     @parametrize("deferred", (True, False))
     def test_op_in_a_row_with_one_that_cannot_be_tuned(self, deferred):
         """Which has no common size: nobody says that its arguments' are the same."""

@@ -213,6 +213,7 @@ def _generate(
         return None
     guards = [c for c in module.conditions if not is_about_index_width(c)]
     if guards and index != FALLBACK_INDEX:
+        tuning.guarded.add(index)
         tuning.reject(index, Failure(f"its code guards on a size: {guards[0]}"))
         return None
     return module

@@ -104,7 +104,7 @@ def lower_region(
     with lowered_as_not_registered(call.target for call in calls):
         try:
             site = CallSite.from_region(body.graph, calls, inputs)
-            result = _tune(registration, site, lower_in_parts)
+            result = _tune(registration, site, lower_in_parts, wide)
         except (NotTunable, CandidateError) as e:
             log.info("%s is not tuned here: %s", registration.name, one_line(e))
     return lower_in_parts(inputs) if result is None else result
@@ -114,18 +114,20 @@ def _tune(
     registration: Registration,
     site: CallSite,
     lower_in_parts: Callable[[Sequence[Any]], list[Any]] | None = None,
+    wide: bool = False,
 ) -> Any:
     """
     See ``lower_call``.
 
     Args:
         lower_in_parts: lowers a region's inputs to its outputs by smaller regions.
+        wide: of the region, see ``form_regions``.
     """
     tuning = _tuning_of(registration, site)
     undecided = tuning.first is None and tuning.winners is None
     if tuning.traced and undecided and not recall(tuning):
         compiling.submit(tuning)
-    if lower_in_parts and _is_better_in_parts(tuning):
+    if lower_in_parts and _is_better_in_parts(tuning, wide):
         return None
     if not tuning.traced:
         tuning.tell()
@@ -152,14 +154,17 @@ def _tune(
     return pytree.tree_unflatten(results, tuning.outputs.spec)
 
 
-def _is_better_in_parts(tuning: Tuning) -> bool:
+def _is_better_in_parts(tuning: Tuning, wide: bool = False) -> bool:
     """
-    Whether a region is left with none of the ops' implementations, which may work alone;
-    not where ranks would have to agree on that.
+    Whether a region is left with none of the ops' implementations, which may work alone,
+    or a wide one has lost some to what it guards on; not where ranks would have to agree
+    on that.
     """
-    if tuning.ranks or tuning.has_implementation:
+    if tuning.ranks:
         return False
-    log.info("%s: no implementation works with these neighbours", tuning.name)
+    if tuning.has_implementation and not (wide and tuning.lost_to_guards):
+        return False
+    log.info("%s: implementations do not work with these neighbours", tuning.name)
     return True
 
 

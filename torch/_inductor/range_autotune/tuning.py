@@ -103,6 +103,7 @@ class Tuning:
         rejected: who is out by now, and why.
         untold: of those, whom the user has not been warned of; None once this is done as
             they are rejected.
+        guarded: of those who are out, those whose code guards on a size.
         variants: candidates that nobody asked for, by index: the index of what they vary.
         compared: whose results were compared with the op's, at one size at least.
         not_compared: whose were not, at a size, and why.
@@ -128,6 +129,7 @@ class Tuning:
     loads: dict[int, Future[Any]] = dataclasses.field(default_factory=dict)
     rejected: dict[int, Failure] = dataclasses.field(default_factory=dict)
     untold: list[tuple[Rejection, str]] | None = dataclasses.field(default_factory=list)
+    guarded: set[int] = dataclasses.field(default_factory=set)
     variants: dict[int, int] = dataclasses.field(default_factory=dict)
     compared: set[int] = dataclasses.field(default_factory=set)
     not_compared: dict[int, str] = dataclasses.field(default_factory=dict)
@@ -203,6 +205,17 @@ class Tuning:
         }
         return any(self.variants.get(i, i) in asked_for for i in self.traced)
 
+    @property
+    def lost_to_guards(self) -> bool:
+        """Whether an implementation is out altogether, for guards in its code."""
+        left = {part for t in self.traced.values() for part in _parts(t.candidate)}
+        asked_for = self.contest.candidates
+        return any(
+            _parts(asked_for[index]) - left
+            for index in self.guarded
+            if index in range(len(asked_for))
+        )
+
     def reject(self, index: int, failure: Failure, where: str = "") -> None:
         """
         Takes a candidate out of all ranges and says so once.
@@ -226,11 +239,11 @@ class Tuning:
         if self.untold is not None:
             self.untold.append((rejection, where))
             return
-        good = {part for t in self.traced.values() for part in _parts(t.candidate)}
+        left = {part for t in self.traced.values() for part in _parts(t.candidate)}
         told = _told(outermost_graph())
         bad = {
             (str(self.site.calls[i].op), name, rejection.reason)
-            for i, name in _parts(rejection.candidate) - good
+            for i, name in _parts(rejection.candidate) - left
         }
         known = bool(bad) and bad <= told
         warn_left_out(self.registration, rejection, where, known)
@@ -239,8 +252,8 @@ class Tuning:
     def tell(self) -> None:
         """Warns of who is out, and from now on of each that is rejected."""
         untold, self.untold = self.untold or [], None
-        for rejection, where in untold:
-            self.warn(rejection, where)
+        while untold:  # equal calls have the same list
+            self.warn(*untold.pop(0))
 
 
 def outermost_graph() -> GraphLowering:
@@ -405,7 +418,7 @@ def as_for(first: Tuning, site: CallSite) -> Tuning | None:
     first site's symbols only.
     """
     if site.exprs() == first.site.exprs() or not first.traced:
-        return dataclasses.replace(first, site=site, first=first.source, untold=[])
+        return dataclasses.replace(first, site=site, first=first.source)
     try:
         fallback, outputs = trace_fallback(site)
         traced = {index: at_site(t, site) for index, t in first.traced.items()}
@@ -421,7 +434,6 @@ def as_for(first: Tuning, site: CallSite) -> Tuning | None:
         size=None if table is None else site.size_of(table.dim),
         traced=traced,
         first=first.source,
-        untold=[],
     )
 
 
