@@ -35,10 +35,15 @@ _VIEWS = (
     _aten.split,
     _aten.split_with_sizes,
 )
-# An attribute of what is called for a region in its graph. Regions write to no tensor.
-REGION_MARK = "_is_autotuned_region"
 _MOVES = (_aten.cat, _aten.constant_pad_nd, torch.ops.prims.rev)
 _FACTORIES = (_aten.full, _aten.scalar_tensor, torch.ops.prims.iota)
+# An attribute of what is called for a region in its graph. Regions write to no tensor.
+REGION_MARK = "_is_autotuned_region"
+
+
+def is_number(node: torch.fx.Node) -> bool:
+    """Whether a node's value is a symbolic number, such as a size, and no tensor."""
+    return isinstance(node.meta.get("val"), py_sym_types)
 
 
 def is_pointwise(node: torch.fx.Node) -> bool:
@@ -120,7 +125,7 @@ def _sources(node: torch.fx.Node) -> OrderedSet[torch.fx.Node]:
     left = [node]
     while left:
         node = left.pop()
-        if node in seen or isinstance(node.meta.get("val"), py_sym_types):
+        if node in seen or is_number(node):
             continue
         seen.add(node)
         if is_pointwise(node) or shares_memory(node):
@@ -158,7 +163,7 @@ def may_write(node: torch.fx.Node) -> bool:
         return False
     if getattr(node.target, REGION_MARK, False):
         return False
-    return not isinstance(node.meta.get("val"), py_sym_types)
+    return not is_number(node)
 
 
 def readers(node: torch.fx.Node) -> Iterator[torch.fx.Node]:

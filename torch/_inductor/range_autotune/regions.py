@@ -15,7 +15,6 @@ import logging
 import operator
 from typing import Any, TYPE_CHECKING
 
-from torch.fx.experimental.proxy_tensor import py_sym_types
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.fx.passes.tools_common import stable_topological_sort
 from torch.fx.passes.utils.fuser_utils import (
@@ -34,6 +33,7 @@ from .joint import can_join, joined
 from .node_kinds import (
     has_generated_code,
     is_computed_from_stored,
+    is_number,
     is_pointwise,
     is_row_reduction,
     is_view,
@@ -145,11 +145,11 @@ def find_region(call: torch.fx.Node, taken: set[torch.fx.Node]) -> SubgraphBound
     order = {node: i for i, node in enumerate(call.graph.nodes)}
     calls, members = _with_epilogue(call, taken)
     if "prologue" in fusion_types():
-        _add_producers(members, calls, taken)
+        _add_producers(members, calls, taken, max(members, key=order.__getitem__))
     return SubgraphBoundaryInfo(
         joined([_registration_of(c) for c in calls]),
         tuple(calls),
-        tuple(sorted(members, key=order.__getitem__)),
+        _without_views_of_inputs(sorted(members, key=order.__getitem__)),
     )
 
 
@@ -215,7 +215,7 @@ def _belongs_at_end(
         return True
     if is_view(node):
         return False
-    if not (is_pointwise(node) or moves_elements(node)):
+    if not _is_elementwise(node):
         return True
     value = node.meta["val"]
     may_grow = not any(
@@ -234,17 +234,21 @@ def _add_producers(
     members: dict[torch.fx.Node, int],
     calls: Sequence[torch.fx.Node],
     taken: set[torch.fx.Node],
+    last: torch.fx.Node,
 ) -> None:
     """
     Adds what the region's inputs are computed with, back to the last write before it.
 
     What others read, too, is one more output: it has to be written anyway, but need not be
     read again.
+
+    Args:
+        last: of the members, in the order of the graph.
     """
     # Nodes outside that the region depends on: what they read cannot be inside.
     before: set[torch.fx.Node] = set()
     inputs = {*taken, *(node for call in calls for node in _generated(call))}
-    node = max(members, key=list(calls[0].graph.nodes).index)
+    node = last
     while node.op != "root" and len(members) < _MOST_NODES:
         if node not in members:
             if may_write(node):
@@ -264,35 +268,36 @@ def _add_producers(
             if leads_in or (inside and not joins):
                 before.add(node)
         node = node.prev
-    _remove_views_of_inputs(members, calls[0].graph)
 
 
-def _remove_views_of_inputs(
-    members: dict[torch.fx.Node, int], graph: torch.fx.Graph
-) -> None:
+def _without_views_of_inputs(
+    nodes: Sequence[torch.fx.Node],
+) -> tuple[torch.fx.Node, ...]:
     """
-    Leaves views of what the region reads outside, which makes them its inputs.
+    A region's nodes but for views of what it reads, which become its inputs.
 
     Unless the region reads the same memory otherwise, too: a kernel would load twice what
     it is given as two inputs.
+
+    Args:
+        nodes: in the order of the graph.
     """
-    for node in graph.nodes:
-        if node in members and is_view(node):
-            (viewed,) = _tensors_read(node)
-            inside = {reader for reader in readers(viewed) if reader in members}
-            is_read_twice = len(inside) > 1 and any(map(is_pointwise, inside))
-            if viewed not in members and not is_read_twice:
-                del members[node]
+    members = set(nodes)
+    for node in filter(is_view, nodes):
+        (viewed,) = (read for read in node.all_input_nodes if not is_number(read))
+        inside = {reader for reader in readers(viewed) if reader in members}
+        is_read_twice = len(inside) > 1 and any(map(is_pointwise, inside))
+        if viewed not in members and not is_read_twice:
+            members.remove(node)
+    return tuple(node for node in nodes if node in members)
 
 
-def _tensors_read(node: torch.fx.Node) -> list[torch.fx.Node]:
-    """The nodes that a node reads, but for those of numbers."""
-    read = node.all_input_nodes
-    return [i for i in read if not isinstance(i.meta.get("val"), py_sym_types)]
+def _is_elementwise(node: torch.fx.Node) -> bool:
+    return is_pointwise(node) or moves_elements(node)
 
 
 def _is_step(node: torch.fx.Node) -> bool:
-    return is_pointwise(node) or moves_elements(node) or is_row_reduction(node)
+    return _is_elementwise(node) or is_row_reduction(node)
 
 
 def can_follow(
@@ -345,9 +350,7 @@ def _is_on_device_of(node: torch.fx.Node, calls: Iterable[torch.fx.Node]) -> boo
 
 def can_be_measured(node: torch.fx.Node) -> bool:
     """Whether a node is work on single elements, and its inputs may be made up."""
-    if divides_integers(node):
-        return False
-    return is_pointwise(node) or moves_elements(node)
+    return _is_elementwise(node) and not divides_integers(node)
 
 
 def _is_index(value: torch.Tensor) -> bool:

@@ -206,10 +206,14 @@ class Tuning:
         return any(self.variants.get(i, i) in asked_for for i in self.traced)
 
     @property
+    def _parts_left(self) -> set[tuple[int, str]]:
+        """See ``_parts``, of all candidates that are still in."""
+        return set().union(*(_parts(t.candidate) for t in self.traced.values()))
+
+    @property
     def lost_to_guards(self) -> bool:
         """Whether an implementation is out altogether, for guards in its code."""
-        left = {part for t in self.traced.values() for part in _parts(t.candidate)}
-        asked_for = self.contest.candidates
+        left, asked_for = self._parts_left, self.contest.candidates
         return any(
             _parts(asked_for[index]) - left
             for index in self.guarded
@@ -239,11 +243,10 @@ class Tuning:
         if self.untold is not None:
             self.untold.append((rejection, where))
             return
-        left = {part for t in self.traced.values() for part in _parts(t.candidate)}
         told = _told(outermost_graph())
         bad = {
             (str(self.site.calls[i].op), name, rejection.reason)
-            for i, name in _parts(rejection.candidate) - left
+            for i, name in _parts(rejection.candidate) - self._parts_left
         }
         known = bool(bad) and bad <= told
         warn_left_out(self.registration, rejection, where, known)
