@@ -102,13 +102,24 @@ class FusionTestCase(TestCase):
         """
         compiled, code = self.compile(fn, *make(SIZES[0]))
         for size in SIZES:
-            args = make(size)
+            args, given = make(size), make(size)
             with torch._dynamo.config.patch(error_on_recompile=True):
-                self.assertEqual(compiled(*args), fn(*args), msg=f"at size {size}")
+                result = compiled(*args)
+            self.assertEqual(result, fn(*given), msg=f"at size {size}")
+            self.assertEqual(args, given, msg=f"written at size {size}")
         calls = kernel_calls(code)
         branches = [n for name, n in calls.items() if name.startswith("size_branch")]
         self.assertEqual(branches, [kernels] * 2, msg=code)
         self.assertEqual(calls["call"], outside, msg=code)
+
+    def joined(self, fn, *args):
+        """The names of the nodes that join the first call of a registered op."""
+        gm = traced(fn, *args)
+        call = next(n for n in gm.graph.nodes if n.target in user_lowerings)
+        with V.set_fake_mode(call.meta["val"].fake_mode):
+            found = regions.find_region(call, set())
+        names = [n.target.__name__.partition(".")[0] for n in found.nodes]
+        return [re.sub(r"op\d+", "op", name) for name in names]
 
 
 def kernel_calls(code):
@@ -576,17 +587,18 @@ STEPS = {
     ),
 }
 
+# To the first of two tensors of eight columns.
+WRITES = {
+    "copy": lambda to, a: to.copy_(a),
+    "part": lambda to, a: to[:, 2:6].copy_(a.abs()[:, ::2]),
+    "reversed": lambda to, a: torch.ops.aten.index_put_(
+        to, [None, torch.arange(7, -1, -1, device=to.device)], a.abs()
+    ),
+    "increase": lambda to, a: to.add_(a),
+}
+
 
 class TestLegality(FusionTestCase):
-    def joined(self, fn, *args):
-        """The names of the nodes that join the first call of a registered op."""
-        gm = traced(fn, *args)
-        call = next(n for n in gm.graph.nodes if n.target in user_lowerings)
-        with V.set_fake_mode(call.meta["val"].fake_mode):
-            found = regions.find_region(call, set())
-        names = [n.target.__name__.partition(".")[0] for n in found.nodes]
-        return [re.sub(r"op\d+", "op", name) for name in names]
-
     def test_chain_and_tree(self):
         op = tuned_op()
         self.assertEqual(
@@ -719,11 +731,11 @@ class TestLegality(FusionTestCase):
         op = tuned_op()
 
         def fn(x, state):
-            y = op(x).sin()
+            y = op(x).sin() + state
             state.add_(1)
-            return y.cos() + state
+            return y.cos()
 
-        self.assertEqual(self.joined(fn, rows(4), rows(1)[0]), ["op", "sin"])
+        self.assertEqual(self.joined(fn, rows(4), rows(1)[0]), ["op", "sin", "add"])
 
         def before(x, state):
             z = x + state
@@ -920,7 +932,7 @@ class TestLegality(FusionTestCase):
     # The first operand of a step is a value made before, the second a value or an input.
     steps = st.lists(
         st.tuples(
-            st.sampled_from(sorted(STEPS)),
+            st.sampled_from(sorted(STEPS)) | st.sampled_from(sorted(WRITES)),
             st.integers(0, 9),
             st.integers(0, 9),
         ),
@@ -928,7 +940,7 @@ class TestLegality(FusionTestCase):
         max_size=10,
     )
 
-    @settings(max_examples=60, deadline=None, derandomize=True)
+    @settings(max_examples=100, deadline=None, derandomize=True)
     @given(steps, st.lists(st.integers(0, 9), min_size=1, max_size=3))
     def test_random_graphs_compute_the_same(self, steps, returned):
         op = tuned_op()
@@ -937,15 +949,19 @@ class TestLegality(FusionTestCase):
             values = [x, other, op(x)]
             for kind, i, j in steps:
                 a, b = values[i % len(values)], values[j % len(values)]
-                values.append(STEPS[kind](op, a, b))
+                if kind in WRITES:
+                    WRITES[kind](values[j % 2], a)
+                else:
+                    values.append(STEPS[kind](op, a, b))
             return [values[-1 - i % len(values)] for i in returned]
 
-        args = rows(4), rows(4).cos()
-        gm = traced(fn, *args)
-        expected = gm(*args)
+        given, args = ((rows(4), rows(4).cos()) for _ in range(2))
+        gm = traced(fn, *given)
+        expected = gm(*given)
         regions.form_regions(gm)
         gm.graph.lint()
         self.assertEqual(gm(*args), expected)
+        self.assertEqual(args, given)
 
 
 instantiate_parametrized_tests(TestEmittedCode)

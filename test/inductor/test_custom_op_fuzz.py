@@ -116,6 +116,18 @@ EPILOGUES: dict[str, Callable[[list[Tensor], Tensor], Any]] = {
     "reduced": lambda outs, x: [out.sum() for out in outs],
     "shared": lambda outs, x: (outs, outs[0] > 1, outs[-1] * 2),
 }
+# What is written to a tensor that the model is given, of what the op returns of its size.
+UPDATES: dict[str, Callable[[Tensor, int, Tensor], Any]] = {
+    "none": lambda to, dim, out: None,
+    "copied": lambda to, dim, out: to.copy_(out * 2),
+    "added": lambda to, dim, out: to.copy_(torch.where(out > 0, to, out)),
+    "a_part": lambda to, dim, out: to[..., :1].copy_(out[..., :1]),
+    "reversed": lambda to, dim, out: to.index_copy_(
+        dim,
+        torch.arange(to.shape[dim] - 1, -1, -1, device=to.device),
+        out.to(to.dtype),
+    ),
+}
 EXTRA_TENSORS = ("same", "row", "scalar", "again", "none", "optional", "list")
 OUTPUTS = ("Tensor", "(Tensor, Tensor)", "Tensor[]")
 VARIANTS = (
@@ -175,6 +187,7 @@ class Case:
         deferred: whether choices wait until the graph is lowered.
         training: whether there is a backward pass, which calls the op too.
         reads_places: whether the op's results depend on the strides of its first tensor.
+        update: of ``x`` in place, before the epilogue.
     """
 
     shape: tuple[int, ...]
@@ -201,6 +214,7 @@ class Case:
     deferred: bool = True
     training: bool = False
     reads_places: bool = False
+    update: str = "none"
 
     def schema(self, name: str) -> str:
         kinds = {"none": "Tensor?", "optional": "Tensor?", "list": "Tensor[]"}
@@ -279,6 +293,7 @@ class Case:
             outs = pytree.tree_leaves(call(*args, **kwargs))
             if self.calls == "in_a_row":
                 outs = pytree.tree_leaves(call(outs[0], *args[1:], **kwargs))
+            self._update(inputs[0], outs[0])
             return EPILOGUES[self.epilogue](outs, x)
 
         def apart(*inputs: Tensor) -> Any:
@@ -286,6 +301,11 @@ class Case:
             return fn(*inputs[:half]), fn(*inputs[half:])
 
         return apart if self.calls == "apart" else fn
+
+    def _update(self, to: Tensor, out: Tensor) -> None:
+        if self.resize == "tail":
+            to = to.narrow(self.dim, 1, to.shape[self.dim] - 1)
+        UPDATES[self.update](to, self.dim, out.narrow(self.dim, 0, to.shape[self.dim]))
 
     def _arguments(self, tensors: list[Tensor]) -> tuple[list[Any], Values]:
         queue = tensors[1:]
@@ -522,6 +542,9 @@ def cases(draw: Callable[[Any], Any]) -> Case:
             max_size=3,
         )
     )
+    layouts_drawn = tuple(draw(st.sampled_from(layouts)) for _ in range(1 + len(extra)))
+    # Nothing is written to an element that several indices stand for.
+    is_updated = not training and layouts_drawn[0] != "expanded"
     scales = [("float scale=2.0", value) for value in (None, 0.5)]
     scales += [("SymInt? scale=None", value) for value in (None, 3, "size")]
     outputs = [kind for kind in OUTPUTS if not (training and kind == "Tensor[]")]
@@ -530,7 +553,7 @@ def cases(draw: Callable[[Any], Any]) -> Case:
         dim=dim,
         dtype=dtype,
         extra=extra,
-        layouts=tuple(draw(st.sampled_from(layouts)) for _ in range(1 + len(extra))),
+        layouts=layouts_drawn,
         dispatch_on=draw(st.integers(0, 2)),
         negative_dim=draw(st.booleans()),
         scale=draw(st.sampled_from([None, *scales])),
@@ -551,6 +574,7 @@ def cases(draw: Callable[[Any], Any]) -> Case:
         training=training,
         # Eager and compiled gradients may lie otherwise in memory.
         reads_places=not (dtype == torch.bool or training) and draw(st.booleans()),
+        update=draw(st.sampled_from(list(UPDATES))) if is_updated else "none",
     )
 
 
@@ -695,18 +719,23 @@ def check(case: Case) -> int:
     ):
         compiled = torch.compile(case.model(op), fullgraph=True)
         for i, sizes in enumerate(case.sizes()):
-            inputs = [x for size in sizes for x in case.inputs(size, more=i % 2)]
-            for tensor in inputs:
+            inputs, given = (
+                [x for size in sizes for x in case.inputs(size, more=i % 2)]
+                for _ in range(2)
+            )
+            for tensor in (*inputs, *given):
                 tensor.requires_grad_(case.training)
+            for tensor in inputs:
                 mark_dynamic(case, tensor)
             with torch._dynamo.config.patch(error_on_recompile=i > 0):
                 result = compiled(*inputs)
                 gradients = case.gradients(result, inputs)
             winners = times.winners([case.dispatched(size) for size in sizes])
-            expected = case.expected(op, winners)(*inputs)
+            expected = case.expected(op, winners)(*given)
             where = f"at {sizes}, winners {winners}"
             assert_same(result, expected, where)
-            assert_same(gradients, case.gradients(expected, inputs), f"grad {where}")
+            assert_same(inputs, given, f"updated {where}")
+            assert_same(gradients, case.gradients(expected, given), f"grad {where}")
     assert all("guards on a size" in w for w in warnings), warnings
     return len(warnings)
 

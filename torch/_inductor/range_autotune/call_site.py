@@ -16,6 +16,7 @@ from ..utils import convert_shape_to_inductor
 from ..virtualized import V
 from .graph_text import graph_text, node_numbers, SymbolNames, value_text
 from .guards import replaced
+from .region_writes import places_written, updated_inputs, written_outputs
 from .signatures import argument_names
 
 
@@ -67,6 +68,24 @@ class CallSite:
     body: torch.fx.Graph | None = None
     call: torch.fx.Node | None = None
     following: tuple[CallSite, ...] = ()
+
+    @property
+    def written(self) -> dict[int, int]:
+        """Outputs that are written to inputs: by index the input's."""
+        return {} if self.body is None else written_outputs(self.body)
+
+    @property
+    def updated(self) -> set[int]:
+        """The indices of inputs that are read and written to."""
+        return set() if self.body is None else updated_inputs(self.body)
+
+    @property
+    def places_written(self) -> dict[int, Any]:
+        """Inputs that say where is written to; by index how many places there are."""
+        if self.body is None:
+            return {}
+        places = places_written(self.body)
+        return dict(zip(places, convert_shape_to_inductor(places.values())))
 
     @property
     def calls(self) -> tuple[CallSite, ...]:
@@ -130,6 +149,9 @@ class CallSite:
             )
             for node, leaf in zip(placeholders, inputs)
         )
+        for index in written_outputs(body).values():
+            if not _is_same_input(leaves[index], inputs[index]):
+                raise NotTunable("it writes to what is no input of the graph")
         first, *rest = (
             cls(call.target, _arguments_in(call, placeholders), leaves, body, call)  # type: ignore[arg-type]  # an OpOverload
             for call in calls
@@ -323,6 +345,12 @@ def _with_strides_of(node: torch.fx.Node, leaf: Any) -> Any:
         return leaf
     strides = convert_shape_to_inductor(node.meta["val"].stride())
     return ir.ExternKernel.require_exact_strides(leaf, strides)
+
+
+def _is_same_input(leaf: Any, given: Any) -> bool:
+    """Whether a tensor is one that the graph is given, in the memory where that lies."""
+    is_tensor = isinstance(leaf, ir.TensorBox) and isinstance(given, ir.TensorBox)
+    return is_tensor and given.is_input_buffer() and leaf.data is given.data
 
 
 def _normalize_leaf(leaf: Any) -> Any:

@@ -39,9 +39,11 @@ from .captures import captured_tensors
 from .functional import written
 from .graph_text import graph_text, SymbolNames
 from .limits import call_within, time_limit_s, TookTooLong
+from .node_kinds import memory_of
 from .passes import is_other_form, optimized
 from .registration import Candidate
 from .signatures import bind
+from .write_ops import put_writes_last, stands_for_write, WRITE_NAMESPACE
 
 
 if TYPE_CHECKING:
@@ -77,6 +79,7 @@ _NAMESPACES_OF_TORCH = (
     "_c10d_functional",
     "triton",
     NAMESPACE,
+    WRITE_NAMESPACE,
 )
 
 
@@ -372,6 +375,8 @@ def _candidate_graphs(
     as_written = written if is_other_form(written, graph) else None
     for form in (graph, as_written):
         if form is not None:
+            put_writes_last(form.graph)
+            _check_writes_kept(form)
             _check_no_writes(form)
             _check_captures_kept(form)
             _pin_strides(form, outputs)
@@ -560,6 +565,13 @@ def _check_output(index: int, value: Any, expected: torch.Tensor) -> None:
             f"output {index} has shape {list(value.shape)}, the op's has "
             f"{list(expected.shape)}"
         )
+
+
+def _check_writes_kept(graph: torch.fx.GraphModule) -> None:
+    """What a region writes to is still memory that it is given."""
+    for node in graph.graph.nodes:
+        if stands_for_write(node) and memory_of(node.args[0]).op != "placeholder":
+            raise CandidateError(f"{node.target} would write to a copy")
 
 
 def _check_captures_kept(graph: torch.fx.GraphModule) -> None:

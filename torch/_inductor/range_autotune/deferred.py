@@ -86,18 +86,29 @@ class _Waiting:
         calls = (call.op for call in tuning.site.calls)
         self._not_tuned = {*V.active_user_lowering_ops, *calls}
         layouts = [_layout(tensor) for tensor in tuning.outputs.tensors]
+        site = tuning.site
+        self._written = [site.inputs[at].get_name() for at in site.written.values()]
+        for name in self._written:  # who reads it as it was is to come before
+            V.graph.mark_buffer_mutated(name)
         self.stand_ins = [DeferredBuffer(layout, self) for layout in layouts]
 
     def resolve(self) -> None:
         """Puts what was chosen in the place of the buffers that stand for it."""
         graph = V.graph
         operations, buffers = len(graph.operations), len(graph.buffers)
-        with lowered_as_not_registered(self._not_tuned):
+        written = self.tuning.site.written
+        made = [s for i, s in enumerate(self.stand_ins) if i not in written]
+        unread = [self.stand_ins[i] for i in written]
+        names = [stand_in.get_name() for stand_in in (*made, *unread)]
+        with (
+            lowered_as_not_registered(self._not_tuned),
+            _earlier_readers_settled(self._written),
+        ):
             results = self._context.run(self._resolve)
-            owned = _own_buffers(results, self.stand_ins, graph.buffers[buffers:])
+            results = [box for i, box in enumerate(results) if i not in written]
+            owned = _own_buffers(results, made, graph.buffers[buffers:])
         for buffer in graph.buffers[buffers:]:
             buffer.decide_layout()  # as at the end of lowering, which is over
-        names = [stand_in.get_name() for stand_in in self.stand_ins]
         new_operations, new_buffers = (
             graph.operations[operations:],
             graph.buffers[buffers:],
@@ -106,7 +117,7 @@ class _Waiting:
         graph.buffers[:] = _moved(graph.buffers, buffers, self.stand_ins)
         _rename_operations(new_operations, self.stand_ins)
         _rename_buffers([buffer for buffer, _ in owned], new_buffers, names)
-        for stand_in, (_, view) in zip(self.stand_ins, owned):
+        for stand_in, (_, view) in zip(made, owned):
             stand_in.view = view
 
 
@@ -132,6 +143,21 @@ def lowered_as_registered(ops: Iterable[Any]) -> Iterator[None]:
         V.active_user_lowering_ops.update(hidden)
 
 
+@contextlib.contextmanager
+def _earlier_readers_settled(written: Iterable[str]) -> Iterator[None]:
+    """
+    Has those who read what is written to left alone as that is lowered, behind the rest of
+    the graph: they have been realized before if they come before.
+    """
+    users = V.graph.name_to_users
+    earlier = {name: users.pop(name, []) for name in written}
+    try:
+        yield
+    finally:
+        for name, readers in earlier.items():
+            users[name] = [*readers, *users.get(name, [])]
+
+
 def _layout(tensor: torch.Tensor) -> ir.FixedLayout:
     return ir.FixedLayout(
         tensor.device,
@@ -142,10 +168,17 @@ def _layout(tensor: torch.Tensor) -> ir.FixedLayout:
 
 
 def defer(tuning: Tuning, resolve: Resolve) -> list[ir.TensorBox]:
-    """IR nodes that stand for a call site's outputs until the scheduler starts."""
+    """
+    IR nodes that stand for a call site's outputs until the scheduler starts; for those that
+    are written to its inputs, these.
+    """
     counters["inductor"]["custom_op_choices_deferred"] += 1
-    waiting = _Waiting(tuning, resolve)
-    return [ir.TensorBox.create(stand_in) for stand_in in waiting.stand_ins]
+    site, stand_ins = tuning.site, _Waiting(tuning, resolve).stand_ins
+    boxes = map(ir.TensorBox.create, stand_ins)
+    written = site.written
+    return [
+        site.inputs[written[i]] if i in written else box for i, box in enumerate(boxes)
+    ]
 
 
 def resolve_choices(graph: GraphLowering) -> None:
@@ -232,7 +265,12 @@ def _rename_operations(new: Sequence[ir.Operation], dead: Sequence[Any]) -> None
 def _rename_buffers(
     owned: Sequence[ir.Buffer], new: Sequence[ir.Buffer], names: Sequence[str]
 ) -> None:
-    """Gives buffers the names that their readers know; the others fill the numbers."""
+    """
+    Gives buffers the names that their readers know; the others fill the numbers.
+
+    Args:
+        names: to be given, those that are known to the readers of ``owned`` first.
+    """
     graph = V.graph
     mine = {id(buffer) for buffer in owned}
     others = [buffer for buffer in new if id(buffer) not in mine]
@@ -240,7 +278,7 @@ def _rename_buffers(
     renamed = {
         b.get_name(): name for b, name in zip([*owned, *others], [*names, *free])
     }
-    for old in renamed:
+    for old in (*names, *renamed):
         del graph.name_to_buffer[old]
     for buffer in new:
         buffer.name = renamed[buffer.get_name()]

@@ -50,21 +50,25 @@ def emit_winner(
             winner.graph, list(site.inputs), winner.name
         )
         realized = realized or bool(patches) or bool(winner.kernel_configs)
-        results = with_strides_of(outputs, results, realized)
+        results = with_strides_of(outputs, results, realized, site)
     tag(V.graph.operations[first:], _config_of_kernels(winner))
     return results
 
 
 def with_strides_of(
-    outputs: Outputs, results: Sequence[Any], realized: bool
+    outputs: Outputs, results: Sequence[Any], realized: bool, site: CallSite
 ) -> list[ir.TensorBox]:
     """
     Brings results to the op's strides where their own are fixed.
 
     One whose layout is still open may be fused into what reads it, as any other value.
+    What is written to an input is that input.
     """
     boxes = []
-    for result, expected in zip(results, outputs.tensors):
+    for i, (result, expected) in enumerate(zip(results, outputs.tensors)):
+        if i in site.written:
+            boxes.append(site.inputs[site.written[i]])
+            continue
         box = result if isinstance(result, ir.TensorBox) else ir.TensorBox(result)
         if realized:
             box.realize()
@@ -100,14 +104,23 @@ def emit_dispatch(
     # Its bases are not there yet when Inductor's lowerings are imported.
     from .size_dispatch import SizeDispatch
 
-    symbols = site.symbols()
-    operands = [*symbols, *site.inputs]
+    operands = [*site.symbols(), *site.inputs]
     branches = [
         _known_branch(s.winner, operands, site, outputs, known) for s in segments
     ]
     starts = [int(s.sizes.start) for s in segments[1:]]
-    dispatch = SizeDispatch(size, starts, branches, operands, outputs.tensors)
-    return [ir.TensorBox.create(output) for output in dispatch.outputs]
+    written = {i: site.inputs[at] for i, at in site.written.items()}
+    made = _made(outputs, site)
+    dispatch = SizeDispatch(size, starts, branches, operands, made, written.values())
+    boxes = map(ir.TensorBox.create, dispatch.outputs)
+    return [
+        written[i] if i in written else next(boxes) for i in range(len(outputs.tensors))
+    ]
+
+
+def _made(outputs: Outputs, site: CallSite) -> list[Any]:
+    """Those of its outputs that a branch makes; the others are written to its inputs."""
+    return [x for i, x in enumerate(outputs.tensors) if i not in site.written]
 
 
 def _known_branch(
@@ -137,7 +150,8 @@ def _branch(
     patches = winner.candidate.config_patches
     name = f"size_branch_{next(_branch_numbers)}"
     gm, fakes = _with_symbols(winner.graph, site)
-    branch = lower_branch(gm, name, operands, fakes, outputs.tensors, patches)
+    made = _made(outputs, site)
+    branch = lower_branch(gm, name, operands, fakes, made, patches)
     assert branch.graph is not None
     tag(branch.graph.operations, _config_of_kernels(winner))
     return branch
@@ -155,7 +169,8 @@ def _with_symbols(
     gm: torch.fx.GraphModule, site: CallSite
 ) -> tuple[torch.fx.GraphModule, list[Any]]:
     """
-    A candidate's graph that takes the call site's symbols before its inputs.
+    A candidate's graph that takes the call site's symbols before its inputs, and returns
+    what is not written to these.
 
     Returns:
         It and its inputs, fake.
@@ -170,6 +185,6 @@ def _with_symbols(
     for node, fake in zip(nodes, fakes):
         node.meta["val"] = fake
     inputs = gm.graph.find_nodes(op="placeholder")
-    results = graph.graph_copy(gm.graph, dict(zip(inputs, nodes[len(symbols) :])))
-    graph.output(results)
+    results: Any = graph.graph_copy(gm.graph, dict(zip(inputs, nodes[len(symbols) :])))
+    graph.output([x for i, x in enumerate(results) if i not in site.written])
     return torch.fx.GraphModule(gm, graph), fakes

@@ -59,12 +59,18 @@ class SizePoint:
 
 @dataclasses.dataclass(frozen=True)
 class TensorSpec:
-    """A benchmark tensor to be made, maybe in another process; sizes are concrete."""
+    """
+    A benchmark tensor to be made, maybe in another process; sizes are concrete.
+
+    Args:
+        places: of integers, how many numbers from 0 on they run through in turns.
+    """
 
     size: tuple[int, ...]
     stride: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
+    places: int = 1
 
     @property
     def storage_length(self) -> int:
@@ -74,8 +80,12 @@ class TensorSpec:
         return 1 + sum((s - 1) * step for s, step in zip(self.size, self.stride))
 
     def make(self) -> torch.Tensor:
-        """Random if floating, else zero, which is valid where it is an index."""
-        flat = _fill(self.storage_length, self.dtype, self.device)
+        """Random if floating, else zero, which is valid where it is an index, or in turns."""
+        if self.places > 1:
+            numbers = torch.arange(self.storage_length, device=self.device)
+            flat = (numbers % self.places).to(self.dtype)
+        else:
+            flat = _fill(self.storage_length, self.dtype, self.device)
         return flat.as_strided(self.size, self.stride)
 
     def make_zero(self) -> torch.Tensor:
@@ -279,7 +289,8 @@ def make_inputs(
     """
     Concrete arguments for the call site's inputs: tensors, and ints for SymInts.
 
-    Floating tensors are random, all others zero, which is valid where they are indices.
+    Floating tensors are random, all others zero, which is valid where they are indices; but
+    where a region writes to memory, it is as many places as there are.
 
     Raises:
         MemoryError: if they would take more than the memory at hand.
@@ -319,7 +330,8 @@ def _describe_input(
     if name is not None and name in input_gen_fns:
         shaped = spec.make_zero()
         return _generated(site, name, input_gen_fns[name](shaped), shaped)
-    return spec
+    places = site.places_written.get(index, 1)
+    return dataclasses.replace(spec, places=concrete(places, values))
 
 
 def _spec(node: Any, values: Values) -> TensorSpec:

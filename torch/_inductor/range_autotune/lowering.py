@@ -143,7 +143,7 @@ def _tune(
                 config.patch(defer_custom_op_choices=False),
             ):
                 parts = lower_in_parts(site.inputs)
-            return with_strides_of(tuning.outputs, parts, realized)
+            return with_strides_of(tuning.outputs, parts, realized, site)
         tuning.tell()
         return emit(tuning, winners, realized)
 

@@ -102,6 +102,7 @@ def time_candidates(
     with_cudagraphs: bool = False,
     calling_python: Collection[int] = (),
     limit_s: float | None = None,
+    restore: Callable[[], None] = lambda: None,
 ) -> Times:
     """
     Times candidates in turns.
@@ -114,6 +115,7 @@ def time_candidates(
         runners: one call of each candidate, by index.
         calling_python: those that do.
         limit_s: a candidate is out if one call takes longer.
+        restore: called before each sample, to undo what candidates write to their inputs.
     """
     if with_cudagraphs and device.type != "cpu":
         return {
@@ -132,6 +134,7 @@ def time_candidates(
         if done >= _FEWEST_ROUNDS and elapsed_ms > _BUDGET_MS:
             break
         for index in _worth_sampling(samples):
+            restore()
             try:
                 samples[index].append(_sample(samplers[index], runners[index], limit_s))
             except Exception as e:

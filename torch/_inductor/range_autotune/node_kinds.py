@@ -13,6 +13,7 @@ import torch
 from ..inductor_prims import prepare_softmax_online
 from ..utils import is_view as aliases
 from .functional import written
+from .write_ops import stands_for_write
 
 
 if TYPE_CHECKING:
@@ -35,10 +36,11 @@ _VIEWS = (
     _aten.split,
     _aten.split_with_sizes,
 )
-_MOVES = (_aten.cat, _aten.constant_pad_nd, torch.ops.prims.rev)
+# Copies may cast and broadcast, too.
+_MOVES = (_aten.cat, _aten.constant_pad_nd, _aten.copy, torch.ops.prims.rev)
 _FACTORIES = (_aten.full, _aten.scalar_tensor, torch.ops.prims.iota)
-# An attribute of what is called for a region in its graph. Regions write to no tensor.
-REGION_MARK = "_is_autotuned_region"
+# An attribute of what is called for a region in its graph: which arguments it writes to.
+REGION_WRITES = "_autotuned_region_writes"
 
 
 def is_number(node: torch.fx.Node) -> bool:
@@ -143,6 +145,13 @@ def shares_memory(node: torch.fx.Node) -> bool:
     return target is operator.getitem
 
 
+def memory_of(node: torch.fx.Node) -> torch.fx.Node:
+    """The node whose value has memory of its own, in which a node's value is."""
+    while shares_memory(node):
+        node = node.all_input_nodes[0]
+    return node
+
+
 def has_generated_code(node: torch.fx.Node) -> bool:
     """Whether Inductor writes a node's kernel, so that it may be one with its neighbours'."""
     from ..lowering import fallbacks, lowerings
@@ -155,15 +164,21 @@ def has_generated_code(node: torch.fx.Node) -> bool:
     )
 
 
-def may_write(node: torch.fx.Node) -> bool:
-    """Whether a node may write to a tensor; others are not moved past it."""
-    if isinstance(node.target, torch._ops.OpOverload):
-        return bool(written(node))
-    if node.op != "call_function" or node.target is operator.getitem:
-        return False
-    if getattr(node.target, REGION_MARK, False):
-        return False
-    return not is_number(node)
+def memory_written(node: torch.fx.Node) -> set[torch.fx.Node] | None:
+    """
+    The memory that a node writes to, see ``memory_of``: nodes are not moved past that
+    unseen. None if it cannot be told.
+    """
+    target: Any = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        tensors = node.args[:1] if stands_for_write(node) else written(node)
+    elif node.op != "call_function" or target is operator.getitem or is_number(node):
+        tensors = []
+    elif hasattr(target, REGION_WRITES):
+        tensors = [node.args[at] for at in getattr(target, REGION_WRITES)]
+    else:
+        return None
+    return {*map(memory_of, tensors)}  # type: ignore[arg-type]  # nodes
 
 
 def readers(node: torch.fx.Node) -> Iterator[torch.fx.Node]:

@@ -16,7 +16,6 @@ import operator
 from typing import Any, TYPE_CHECKING
 
 from torch.fx.experimental.symbolic_shapes import statically_known_true
-from torch.fx.passes.tools_common import stable_topological_sort
 from torch.fx.passes.utils.fuser_utils import (
     erase_nodes,
     fuse_as_graphmodule,
@@ -37,15 +36,28 @@ from .node_kinds import (
     is_pointwise,
     is_row_reduction,
     is_view,
-    may_write,
+    memory_of,
+    memory_written,
     moves_elements,
     readers,
-    REGION_MARK,
+    REGION_WRITES,
 )
 from .plain_bodies import is_generated
 from .region_copies import is_free, with_copies
+from .region_writes import (
+    can_join_as_write,
+    is_write,
+    keeps_order_of_writes,
+    last_write,
+    read_writes_at_source,
+    views_of_written,
+    writes_as_values,
+    written_by,
+    written_outputs,
+)
 from .signatures import argument_names
 from .stale_code import registration_of
+from .write_ops import register_lowering_of_writes
 
 
 if TYPE_CHECKING:
@@ -98,18 +110,25 @@ def form_regions(gm: torch.fx.GraphModule, wide: bool = True) -> None:
             taken.update(region.nodes)
             _replace(gm, region, f"autotuned_region_{number}", wide)
     if taken:
-        stable_topological_sort(gm)
         gm.graph.lint()
         gm.recompile()
 
 
 def _is_read(nodes: Collection[torch.fx.Node]) -> bool:
-    """Whether others read anything of what is computed."""
-    return any(user not in nodes for node in nodes for user in node.users)
+    """Whether others read anything of what is computed, be it written to what they have."""
+    return any(
+        is_write(node) or any(user not in nodes for user in node.users)
+        for node in nodes
+    )
 
 
 def _needs_wide(node: torch.fx.Node) -> bool:
-    return is_free(node) or moves_elements(node) or is_row_reduction(node)
+    return (
+        is_free(node)
+        or moves_elements(node)
+        or is_row_reduction(node)
+        or is_write(node)
+    )
 
 
 def _dispatched_registration(node: torch.fx.Node) -> Registration | None:
@@ -134,8 +153,8 @@ def find_region(call: torch.fx.Node, taken: set[torch.fx.Node]) -> SubgraphBound
     """
     The largest set of neighbours that may join a call.
 
-    No path leads out of it and back in, and nothing in the graph between its first and
-    its last node writes to a tensor.
+    No path leads out of it and back in, and nothing else in the graph between its first
+    and its last node writes to what it reads.
 
     Args:
         taken: nodes that stay outside, such as those of other regions.
@@ -146,10 +165,15 @@ def find_region(call: torch.fx.Node, taken: set[torch.fx.Node]) -> SubgraphBound
     calls, members = _with_epilogue(call, taken)
     if "prologue" in fusion_types():
         _add_producers(members, calls, taken, max(members, key=order.__getitem__))
+    views = views_of_written(members)
+    nodes = sorted({*members, *(views or ())}, key=order.__getitem__)
+    knows_all = views is not None and not views & taken
+    if not (knows_all and keeps_order_of_writes(nodes)):
+        return find_region(call, {*taken, last_write(nodes)})
     return SubgraphBoundaryInfo(
         joined([_registration_of(c) for c in calls]),
         tuple(calls),
-        _without_views_of_inputs(sorted(members, key=order.__getitem__)),
+        _without_views_of_inputs(nodes),
     )
 
 
@@ -178,13 +202,16 @@ def _with_epilogue(
     # Nodes outside that depend on the region: what reads them cannot be inside.
     behind: set[torch.fx.Node] = set()
     node = call.next
-    while node.op != "output" and not may_write(node):
-        if len(members) >= _MOST_NODES and node.target is not operator.getitem:
+    while node.op != "output" and not _is_full(members, node):
+        writes = node not in taken and can_follow_as_write(node, members, behind)
+        if not writes and _ends_region(node, members, taken):
             break
         inputs = node.all_input_nodes
         reads = [members[i] for i in inputs if i in members]
         steps = max(reads, default=0) + _is_step(node)
-        if any(i in behind for i in inputs) or (reads and node in taken):
+        if writes:
+            members[node] = steps
+        elif any(i in behind for i in inputs) or (reads and node in taken):
             behind.add(node)
         elif reads and can_follow_as_call(node, calls):
             calls.append(node)
@@ -198,6 +225,25 @@ def _with_epilogue(
         if not _belongs_at_end(node, calls, members):
             del members[node]
     return calls, members
+
+
+def _ends_region(
+    node: torch.fx.Node,
+    members: Collection[torch.fx.Node],
+    taken: Collection[torch.fx.Node],
+) -> bool:
+    """
+    Whether nothing behind a node may join: it writes to who knows what, or where that is in
+    the way; or it reads what the region has written.
+    """
+    memory = memory_written(node)
+    if memory is None or (memory and node in taken):
+        return True
+    return _reads(node, written_by(members))
+
+
+def _is_full(members: Collection[torch.fx.Node], node: torch.fx.Node) -> bool:
+    return len(members) >= _MOST_NODES and node.target is not operator.getitem
 
 
 def _belongs_at_end(
@@ -247,12 +293,17 @@ def _add_producers(
     """
     # Nodes outside that the region depends on: what they read cannot be inside.
     before: set[torch.fx.Node] = set()
+    # What is written to between here and the region.
+    passed: set[torch.fx.Node] = set()
     inputs = {*taken, *(node for call in calls for node in _generated(call))}
+    is_behind_call = True
     node = last
     while node.op != "root" and len(members) < _MOST_NODES:
         if node not in members:
-            if may_write(node):
+            memory = memory_written(node)
+            if memory is None or (memory and not is_behind_call):
                 break
+            passed |= memory
             inside = [members[user] for user in node.users if user in members]
             leads_in = any(user in before for user in node.users)
             steps = min(inside, default=0) + _is_step(node)
@@ -262,12 +313,19 @@ def _add_producers(
                 and (is_free(node) or not leads_in)
                 and steps <= most_steps()
                 and can_precede(node, calls, members)
+                and not _reads(node, passed)
             )
             if joins:
                 members[node] = steps
             if leads_in or (inside and not joins):
                 before.add(node)
+        is_behind_call = is_behind_call and node is not calls[0]
         node = node.prev
+
+
+def _reads(node: torch.fx.Node, memory: Collection[torch.fx.Node]) -> bool:
+    """Whether a node is given something in some memory, see ``memory_of``."""
+    return bool(memory) and any(memory_of(i) in memory for i in node.all_input_nodes)
 
 
 def _without_views_of_inputs(
@@ -277,13 +335,16 @@ def _without_views_of_inputs(
     A region's nodes but for views of what it reads, which become its inputs.
 
     Unless the region reads the same memory otherwise, too: a kernel would load twice what
-    it is given as two inputs.
+    it is given as two inputs. Nor of what it writes to.
 
     Args:
         nodes: in the order of the graph.
     """
     members = set(nodes)
+    written = written_by(nodes)
     for node in filter(is_view, nodes):
+        if memory_of(node) in written:
+            continue
         (viewed,) = (read for read in node.all_input_nodes if not is_number(read))
         inside = {reader for reader in readers(viewed) if reader in members}
         is_read_twice = len(inside) > 1 and any(map(is_pointwise, inside))
@@ -369,6 +430,17 @@ def can_follow_as_call(node: torch.fx.Node, calls: Sequence[torch.fx.Node]) -> b
     )
 
 
+def can_follow_as_write(
+    node: torch.fx.Node,
+    members: Collection[torch.fx.Node],
+    behind: Collection[torch.fx.Node],
+) -> bool:
+    """Whether a node that writes what the region computes may do so in each branch."""
+    if "epilogue" not in fusion_types() or _reads(node, written_by(members)):
+        return False
+    return can_join_as_write(node, members, behind)
+
+
 def _one_size(calls: Sequence[torch.fx.Node]) -> bool:
     """Whether the calls are known to depend on one size."""
     sizes = [_dispatch_size(call) for call in calls]
@@ -409,11 +481,15 @@ def _replace(
 ) -> None:
     """Puts one node in the place of a region's nodes."""
     nodes = list(region.nodes)
+    read_writes_at_source(nodes)
+    before = nodes[0].prev
     body, inputs, outputs = fuse_as_graphmodule(
         gm, nodes, name, always_return_tuple=True
     )
     _put_placeholders_first(body.graph)
     _view_any_strides(body.graph)
+    writes_as_values(body.graph)
+    body.recompile()
     targets = {call.target for call in region.calls}
     calls = [node for node in body.graph.nodes if node.target in targets]
     insert_subgm(gm, body, inputs, outputs, nodes[-1])
@@ -423,11 +499,29 @@ def _replace(
         node = gm.graph.call_function(
             _lowering_of(region, body, calls, name, wide), inputs
         )
-    node.meta = dict(module_call.meta)
+    returned: Any = body.graph.output_node().args[0]
+    node.meta = {**module_call.meta, "val": tuple(_values(returned))}
     module_call.replace_all_uses_with(node)
     gm.graph.erase_node(module_call)
     gm.delete_submodule(name)
+    _put_behind(node, before)
     log.debug("%s: joined by %s", list(region.calls), [n.name for n in nodes])
+
+
+def _put_behind(node: torch.fx.Node, start: torch.fx.Node) -> None:
+    """Moves what depends on a node behind it, from where it is between ``start`` and that."""
+    late = {node, *node.users}
+    last = node
+    while last.next in node.users:  # the parts of what it returns
+        last = last.next
+    at = start.next
+    while at is not node:
+        following = at.next
+        if any(read in late for read in at.all_input_nodes):
+            late.add(at)
+            last.append(at)
+            last = at
+        at = following
 
 
 def _put_placeholders_first(graph: torch.fx.Graph) -> None:
@@ -456,6 +550,7 @@ def _lowering_of(
     def lower(*inputs: Any) -> list[Any]:
         from .lowering import lower_region
 
+        register_lowering_of_writes()
         if any(isinstance(x, (torch.Tensor, torch.SymInt)) for x in inputs):
             # Lowering torch.cond runs its branches' graphs to look for aliases.
             return list(body(*inputs))
@@ -463,5 +558,5 @@ def _lowering_of(
 
     lower.__name__ = lower.__qualname__ = name
     lower._inductor_lowering_function = True  # type: ignore[attr-defined]  # its protocol
-    setattr(lower, REGION_MARK, True)
+    setattr(lower, REGION_WRITES, [*written_outputs(body.graph).values()])
     return lower

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from typing import Any, TYPE_CHECKING
 
@@ -99,11 +98,13 @@ def _measure_point(
     reason = _too_large(tuning, point)
     if reason:
         log.info("%s: size %s is not measured: %s", tuning.name, point.size, reason)
-    mine = {} if reason else _runners(tuning, competing, point, inputs)
+    mine, restore = (
+        ({}, _nothing) if reason else _runners(tuning, competing, point, inputs)
+    )
     runners = _on_all_ranks(tuning, mine)
     if not runners:
         return Entry(too_large=reason)
-    comparisons = _compare(tuning, runners, point)
+    comparisons = _compare(tuning, runners, point, restore)
     judge(tuning, comparisons, point)
     for index in tuning.rejected:
         runners.pop(index, None)
@@ -111,7 +112,7 @@ def _measure_point(
         runners.pop(FALLBACK_INDEX, None)
     times: Times = {
         index: result.of("it does not run") if isinstance(result, Failure) else result
-        for index, result in _times(tuning, runners).items()
+        for index, result in _times(tuning, runners, restore).items()
     }
     reject_failures(tuning, times, competing.sizes)
     return Entry(times, comparisons)
@@ -139,25 +140,51 @@ def _on_all_ranks(tuning: Tuning, runners: Runners) -> Runners:
 
 def _runners(
     tuning: Tuning, competing: Round, point: SizePoint, inputs: list[Any]
-) -> Runners:
-    """One call of each candidate at a size, none if it needs more memory than there is."""
+) -> tuple[Runners, Callable[[], None]]:
+    """
+    One call of each candidate at a size, none if it needs more memory than there is; and
+    what makes its inputs as they were before.
+    """
     try:
         _reject_in_process(tuning, competing, point)
         inputs = inputs or _inputs(tuning, point)
+        restore = _restorer(tuning, inputs)
     except Exception as e:
         if not is_out_of_memory(e):
             raise
         log.info(
             "%s: size %s is not measured: %s", tuning.name, point.size, one_line(e)
         )
-        return {}
+        return {}, _nothing
     if tuning.device.type == "cpu" and not tuning.ranks:
         _reject_where_divisors_are_zero(tuning, competing, inputs)
-    return {
+    runners = {
         index: _runner(module, inputs)
         for index, module in tuning.modules.items()
         if tuning.competes(index, competing)
     }
+    return runners, restore
+
+
+def _nothing() -> None:
+    """Inputs that nobody writes to stay as they are."""
+
+
+def _restorer(tuning: Tuning, inputs: Sequence[Any]) -> Callable[[], None]:
+    """
+    What undoes the updates of inputs in place: called again and again with what they have
+    become, candidates would soon be measured on infinities, or on numbers too small for a
+    CPU to be fast with.
+    """
+    first = len(tuning.site.symbols())
+    updated = [inputs[first + at] for at in tuning.site.updated]
+    kept = [tensor.clone() for tensor in updated]
+
+    def restore() -> None:
+        for tensor, values in zip(updated, kept):
+            tensor.copy_(values)
+
+    return restore if updated else _nothing
 
 
 def _reject_where_divisors_are_zero(
@@ -337,12 +364,12 @@ def _reject_in_process(tuning: Tuning, competing: Round, point: SizePoint) -> No
 
 
 def _compare(
-    tuning: Tuning, runners: Runners, point: SizePoint
+    tuning: Tuning, runners: Runners, point: SizePoint, restore: Callable[[], None]
 ) -> Mapping[int, Comparison]:
     """With the op itself, if asked to; the same on every rank."""
     if tuning.registration.options.numerics_check == "off":
         return {}
-    found = _comparisons(runners)
+    found = _comparisons(runners, restore)
     if tuning.ranks:
         return common_comparisons(found, tuning.ranks)
     if tuning.site.body is None:
@@ -371,14 +398,21 @@ def _without_neighbours(
         return mismatch
 
 
-def _comparisons(runners: Runners) -> dict[int, Comparison]:
+def _comparisons(
+    runners: Runners, restore: Callable[[], None]
+) -> dict[int, Comparison]:
     """How each candidate's results differ from those of the op itself; None for not."""
     others = [index for index in runners if index != FALLBACK_INDEX]
-    call = functools.partial(call_within, time_limit_s(), "a call of it")
+
+    def call(run: Callable[[], Any]) -> Any:
+        restore()
+        return call_within(time_limit_s(), "a call of it", run)
+
     if FALLBACK_INDEX not in runners:
         return dict.fromkeys(others, NotCompared("the op itself does not compile"))
     try:
-        expected = call(runners[FALLBACK_INDEX])
+        # They may be inputs that the others write to, too.
+        expected = [result.clone() for result in call(runners[FALLBACK_INDEX])]
     except Exception as e:
         problem = NotCompared(f"the op itself does not run: {one_line(e)}")
         return dict.fromkeys(others, problem)
@@ -391,7 +425,11 @@ def _comparisons(runners: Runners) -> dict[int, Comparison]:
     return found
 
 
-def _times(tuning: Tuning, runners: Mapping[int, Callable[[], Any]]) -> Times:
+def _times(
+    tuning: Tuning,
+    runners: Mapping[int, Callable[[], Any]],
+    restore: Callable[[], None] = _nothing,
+) -> Times:
     cudagraphs = tuning.registration.options.benchmark_with_cudagraphs
     waits_for_host = not (cudagraphs or config.triton.cudagraphs)
     calling_python = [
@@ -400,5 +438,5 @@ def _times(tuning: Tuning, runners: Mapping[int, Callable[[], Any]]) -> Times:
     if tuning.ranks:
         return time_in_step(runners, tuning.device, tuning.ranks, calling_python)
     return time_candidates(
-        runners, tuning.device, cudagraphs, calling_python, time_limit_s()
+        runners, tuning.device, cudagraphs, calling_python, time_limit_s(), restore
     )

@@ -22,7 +22,7 @@ from ..virtualized import V
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     import sympy
     from torch.utils._ordered_set import OrderedSet
@@ -139,6 +139,7 @@ class SizeDispatch(ir.ExternKernel):
         branches: lowered, by size.
         operands: IR tensors and sympy expressions, the inputs of every branch.
         outputs: fake tensors, what every branch returns.
+        written: those of the operands that branches write to.
     """
 
     def __init__(
@@ -148,13 +149,17 @@ class SizeDispatch(ir.ExternKernel):
         branches: Sequence[ir.Subgraph],
         operands: Sequence[Any],
         outputs: Sequence[torch.Tensor],
+        written: Collection[ir.TensorBox] = (),
     ) -> None:
         realized = [ir.ExternKernel.realize_input(operand) for operand in operands]
         tensors = [x for x in realized if not isinstance(x, ir.ShapeAsConstantBuffer)]
         numbers = [x.expr for x in realized if isinstance(x, ir.ShapeAsConstantBuffer)]
+        devices = [x.device for x in outputs] + [
+            box.get_device_or_error() for box in written
+        ]
         super().__init__(
             name=None,
-            layout=ir.MultiOutputLayout(device=outputs[0].device),
+            layout=ir.MultiOutputLayout(device=devices[0]),
             inputs=self.unwrap_storage(tensors),
             constant_args=(size, *numbers),
         )
@@ -162,8 +167,14 @@ class SizeDispatch(ir.ExternKernel):
         self.starts = tuple(starts)
         self.branches = tuple(branches)
         self.operands = tuple(realized)
+        for box in written:  # who reads it as it was is to come before
+            V.graph.mark_buffer_mutated(box.get_name())
         self.name = V.graph.register_buffer(self)
         V.graph.register_operation(self)
+        self.mutation_outputs = [
+            ir.MutationOutput(ir.NoneLayout(device=box.get_device()), box, self)
+            for box in written
+        ]
         self.outputs = [_Output(self, i, fake) for i, fake in enumerate(outputs)]
         self._report_limits()
 
@@ -273,7 +284,8 @@ def _branch_writer(
     def call(branch: ir.Subgraph) -> None:
         wrapper.codegen_subgraph_common(branch)
         function = branch.graph.name  # type: ignore[union-attr]  # it is lowered
-        wrapper.writeline(f"({', '.join(outputs)},) = {function}({dispatch}_args)")
+        results = f"({', '.join(outputs)},) = " if outputs else ""
+        wrapper.writeline(f"{results}{function}({dispatch}_args)")
 
     return call
 

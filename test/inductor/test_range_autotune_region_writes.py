@@ -1,0 +1,385 @@
+# Owner(s): ["module: inductor"]
+"""Writes to inputs by the branch that computes what is written."""
+
+import logging
+import math
+from unittest import mock
+
+from test_custom_op_fusion import (
+    FusionTestCase,
+    kernel_calls,
+    RANGES,
+    rows,
+    SIZES,
+    tuned_op,
+)
+from torch._inductor.test_case import run_tests
+from torch.testing._internal.common_utils import (
+    instantiate_parametrized_tests,
+    parametrize,
+)
+
+import torch
+from torch._inductor import config
+from torch._inductor.kernel.custom_op import (
+    CustomOpConfig,
+    CustomOpRangeConfig,
+    register_custom_op_autotuning,
+)
+from torch._inductor.range_autotune import rounds
+from torch._inductor.range_autotune.inputs import TensorSpec
+from torch._inductor.range_autotune.measure import Timing
+
+
+def double(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+def copied(op, x, y):
+    y.copy_(op(x) + 1)
+
+
+def added(op, x, y):
+    x.add_(op(x))
+    return x * 3, y
+
+
+def of_half_the_columns(op, x, y):
+    y[:, :4].copy_(op(x)[:, ::2])
+
+
+def as_doubles(op, x, y):
+    y[:, 2:].copy_(op(x)[:, 2:].double())
+    return y.sin()
+
+
+def two_values(op, x, y):
+    z = op(x)
+    x.copy_(z.sin() + y)
+    y.copy_(z.cos() * y)
+
+
+def shifted(op, x, y):
+    y[:, :4].copy_(op(x)[:, :4] + y[:, 4:])
+
+
+def turned(op, x, y):
+    y.T.copy_(op(x).T + 1)
+
+
+class TestEmittedCode(FusionTestCase):
+    @parametrize("deferred", (True, False))
+    @parametrize(
+        "fn",
+        (copied, added, of_half_the_columns, shifted, two_values, turned),
+    )
+    def test_in_place(self, fn, deferred):
+        op = tuned_op()
+        with config.patch(defer_custom_op_choices=deferred):
+            self.check(
+                lambda x, y: fn(op, x, y),
+                lambda n: (rows(n), rows(n).cos()),
+                kernels=1,
+            )
+
+    def test_another_dtype(self):
+        op = tuned_op()
+        self.check(
+            lambda x, y: as_doubles(op, x, y),
+            lambda n: (rows(n), rows(n).cos().double()),
+            kernels=1,
+            outside=1,
+        )
+
+    def test_rows_of_a_cache(self):
+        op = tuned_op()
+
+        def fn(x, cache, places):
+            key = op(x).sin()
+            cache[places] = key
+            return key
+
+        def make(n):
+            places = torch.arange(n, device=rows(1).device).flip(0) + 3
+            return rows(n), rows(400).cos(), places
+
+        self.check(fn, make, kernels=1)
+
+    def test_rows_of_a_paged_cache(self):
+        op = tuned_op()
+
+        def fn(x, cache, places):
+            key = op(x)
+            cache[places // 16, places % 16] = key.half()
+            return key + 1
+
+        def make(n):
+            places = torch.arange(n, device=rows(1).device).flip(0) + 3
+            return rows(n), rows(400).view(25, 16, 8).half(), places
+
+        self.check(fn, make, kernels=1, outside=1)
+
+    def test_who_reads_it_before_and_behind(self):
+        op = tuned_op()
+
+        def fn(x, y):
+            before = y * 3
+            y.copy_(op(x).sin())
+            return before, y.amax()
+
+        make = lambda n: (rows(n), rows(n).cos())  # noqa: E731
+        self.check(fn, make, kernels=1, outside=2)
+
+    def test_of_two_ops(self):
+        """Neither write is in the other's way."""
+        first, second = tuned_op(), tuned_op()
+
+        def fn(x, keys, values):
+            k, v = first(x).sin(), second(x).cos()
+            keys.copy_(k)
+            values.copy_(v)
+
+        make = lambda n: (rows(n), rows(n) * 3, rows(n) * 4)  # noqa: E731
+        compiled, code = self.compile(fn, *make(SIZES[0]))
+        for size in SIZES:
+            args, given = make(size), make(size)
+            compiled(*args)
+            fn(*given)
+            self.assertEqual(args, given)
+        calls = kernel_calls(code)
+        self.assertEqual([n for name, n in calls.items() if name != "call"], [1] * 4)
+        self.assertEqual(calls["call"], 0)
+
+    def test_branches_in_cpp(self):
+        op = tuned_op()
+
+        def fn(x, y):
+            z = op(x)
+            x.add_(z)
+            y.copy_(z.sin())
+
+        make = lambda n: (rows(n), rows(n).cos())  # noqa: E731
+        with config.patch(cpp_wrapper=True):
+            compiled, _ = self.compile(fn, *make(SIZES[0]))
+        for size in SIZES:
+            args, given = make(size), make(size)
+            compiled(*args)
+            fn(*given)
+            self.assertEqual(args, given)
+
+    def test_no_candidate_left(self):
+        """The model writes."""
+        op = torch.library.custom_op("region_writes::alone", mutates_args=())(double)
+        op.register_fake(torch.empty_like)
+
+        def broken(x):
+            raise RuntimeError("broken")
+
+        register_custom_op_autotuning(
+            op, configs=[CustomOpRangeConfig("x", 0, RANGES, [broken, broken])]
+        )
+
+        def fn(x, y):
+            y.copy_(op(x).sin() + y)
+
+        x, y, expected = rows(64), rows(64), rows(64)
+        fn(x, expected)
+        for tensor in (x, y):
+            torch._dynamo.mark_dynamic(tensor, 0)
+        torch.compile(fn)(x, y)
+        self.assertEqual(y, expected)
+
+
+class TestLegality(FusionTestCase):
+    def test_what_reads_it_ends_the_region(self):
+        op = tuned_op()
+
+        def fn(x, y):
+            z = op(x)
+            y.copy_(z.sin())
+            return z.cos() + y, z.exp()
+
+        self.assertEqual(
+            self.joined(fn, rows(4), rows(4)), ["op", "sin", "copy_", "cos"]
+        )
+
+    def test_not_across_what_reads_it_as_it_was(self):
+        op = tuned_op()
+
+        def fn(x, y):
+            z = op(x)
+            total = z.sum(0) + y
+            y.copy_(z.sin())
+            return total
+
+        self.assertEqual(self.joined(fn, rows(4), rows(4)), ["op", "sin"])
+        without = lambda x, y: (z := op(x), z.sum(0), y.copy_(z.sin()))[1]  # noqa: E731
+        self.assertEqual(self.joined(without, rows(4), rows(4)), ["op", "sin", "copy_"])
+
+    def test_views_of_it_are_known_as_such(self):
+        op = tuned_op()
+
+        def fn(x, y):
+            y.copy_(op(x) + y.mT.sin().mT)
+
+        self.assertEqual(
+            self.joined(fn, rows(4), rows(4)),
+            ["op", "transpose", "sin", "transpose", "add", "copy_"],
+        )
+
+        def unknown(x, y):
+            y.copy_(op(x) + y.as_strided([y.shape[0], 8], [8, 0]))
+
+        self.assertEqual(self.joined(unknown, rows(4), rows(4)), ["op", "add"])
+
+    def test_integers_that_are_read_and_written_stay_outside(self):
+        """Called again and again, as in measuring, they would leave their bounds."""
+        op = tuned_op()
+
+        def fn(x, places):
+            z = op(x + places)
+            places.copy_(z > 0)
+            return z
+
+        places = torch.ones(4, 8, dtype=torch.int32, device=rows(1).device)
+        self.assertEqual(self.joined(fn, rows(4), places), ["add", "op", "gt"])
+
+        def unread(x, places):
+            z = op(x)
+            places.copy_(z > 0)
+
+        self.assertEqual(self.joined(unread, rows(4), places), ["op", "gt", "copy_"])
+
+    def test_sums_in_memory_stay_outside(self):
+        op = tuned_op()
+
+        def fn(x, y, places):
+            y.index_put_([places], op(x).sin(), accumulate=True)
+
+        places = torch.arange(4, device=rows(1).device)
+        self.assertEqual(self.joined(fn, rows(4), rows(4), places), ["op", "sin"])
+
+    def test_masks_stay_outside(self):
+        op = tuned_op()
+
+        def fn(x, y, mask):
+            y.index_put_([mask], op(x).sum())
+
+        mask = rows(4)[:, 0] > 0
+        self.assertEqual(self.joined(fn, rows(4), rows(4), mask), ["op"])
+
+    def test_broadcast_value(self):
+        op = tuned_op()
+
+        def fn(x, y):
+            y.copy_(op(x)[:1])
+
+        self.assertEqual(self.joined(fn, rows(4), rows(4)), ["op", "slice", "copy_"])
+
+    def test_places_that_the_op_tells_stay_outside(self):
+        op = tuned_op()
+
+        def fn(x, y):
+            z = op(x)
+            y.index_put_([z[:, 0].long()], z.sin())
+
+        self.assertNotIn("index_put_", self.joined(fn, rows(4), rows(4)))
+
+    def test_tensors_that_the_graph_makes_stay_outside(self):
+        op = tuned_op()
+
+        def fn(x, y):
+            made = y.sum(0, keepdim=True)
+            made.copy_(op(x)[:1])
+            return made
+
+        self.assertEqual(self.joined(fn, rows(4), rows(4)), ["op"])
+
+    def test_without_epilogues(self):
+        op = tuned_op()
+        with config.patch(custom_op_fusion_types=["prologue"]):
+            self.assertEqual(
+                self.joined(lambda x, y: y.copy_(op(x)), rows(4), rows(4)), ["op"]
+            )
+
+
+class TestMeasuring(FusionTestCase):
+    def called(self, fn, *args):
+        """What candidates return as they are measured: of each, of a call and the next."""
+        found = []
+
+        def call(runners, *others):
+            restore = others[-1]
+            for run in runners.values():
+                found.append([])
+                for _ in range(2):
+                    restore()
+                    found[-1].append([result.clone() for result in run()])
+            return {index: Timing(1.0) for index in runners}
+
+        for arg in args:
+            if arg.shape[0] == SIZES[0]:
+                torch._dynamo.mark_dynamic(arg, 0)
+        with mock.patch.object(rounds, "time_candidates", call):
+            torch.compile(fn)(*args)
+        return found
+
+    def test_each_call_is_on_what_was_there_before(self):
+        op = tuned_op()
+        calls = self.called(lambda x: x.add_(op(x)), rows(SIZES[0]))
+        self.assertGreater(len(calls), 1)
+        for first, second in calls:
+            self.assertEqual(first, second)
+
+    def test_all_places_are_written(self):
+        op = tuned_op()
+
+        def fn(x, cache, places):
+            cache[places] = op(x).sin() + 3
+
+        places = torch.arange(SIZES[0], device=rows(1).device)
+        calls = self.called(fn, rows(SIZES[0]), rows(32).double(), places % 32)
+        written = [(call[0][0] > 1.9).all(-1) for call in calls]
+        self.assertEqual({len(rows) for rows in written}, {32})
+        self.assertEqual({int(rows.sum()) for rows in written}, {2, 10, 32})
+
+    def test_places_run_through_in_turns(self):
+        spec = TensorSpec((7,), (1,), torch.int32, torch.device("cpu"), places=3)
+        self.assertEqual(spec.make().tolist(), [0, 1, 2, 0, 1, 2, 0])
+
+    def test_wrong_values_are_found(self):
+        """Whichever is called first: both write to the same memory."""
+        op = torch.library.custom_op("region_writes::double", mutates_args=())(double)
+        op.register_fake(torch.empty_like)
+
+        def wrong(x):
+            return x * 3
+
+        register_custom_op_autotuning(
+            op,
+            configs=[
+                CustomOpConfig(
+                    wrong, tensor_name="x", dim_index=0, dim_range=(0, math.inf)
+                )
+            ],
+            numerics_check="drop",
+        )
+
+        def fn(x, y):
+            y.copy_(op(x).sin())
+
+        x, y = rows(64), rows(64)
+        for tensor in (x, y):
+            torch._dynamo.mark_dynamic(tensor, 0)
+        with self.assertLogs(
+            "torch._inductor.kernel.custom_op", logging.WARNING
+        ) as logs:
+            torch.compile(fn)(x, y)
+        self.assertIn("'wrong' is left out: output 0 differs", logs.output[0])
+        self.assertEqual(y, (x * 2).sin())
+
+
+instantiate_parametrized_tests(TestEmittedCode)
+
+if __name__ == "__main__":
+    run_tests()

@@ -1,0 +1,265 @@
+"""
+Writes to tensors that the graph is given, such as a cache or a buffer that is updated in
+place, by the region that computes what is written.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TYPE_CHECKING
+
+from torch.fx.experimental.symbolic_shapes import guard_or_false, statically_known_true
+from torch.utils import _pytree as pytree
+
+import torch
+
+from .node_kinds import (
+    has_generated_code,
+    is_number,
+    is_view,
+    memory_of,
+    memory_written,
+)
+from .write_ops import AS_VALUES, stands_for_write
+
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
+_INDICES = (torch.int64, torch.int32)
+
+
+def is_write(node: torch.fx.Node) -> bool:
+    """Whether a node writes in a way that a region may."""
+    return node.target in AS_VALUES
+
+
+def can_join_as_write(
+    node: torch.fx.Node,
+    members: Collection[torch.fx.Node],
+    behind: Collection[torch.fx.Node],
+) -> bool:
+    """
+    Whether a write to what the graph is given may be done by the region that computes the
+    value. Once the region is known as a whole, ``keeps_order_of_writes`` has to agree.
+
+    Args:
+        behind: nodes outside that depend on the region.
+    """
+    if not (is_write(node) and _is_generated(node)):
+        return False
+    to, value = _arguments(node)["self"], _value(node)
+    others = [read for read in node.all_input_nodes if read not in (to, value)]
+    return (
+        value in members
+        and memory_of(to).op == "placeholder"
+        # Others then read what was written to in place of the result.
+        and (to.op == "placeholder" or not node.users)
+        and to.meta["val"].device == value.meta["val"].device
+        and not any(read in members or read in behind for read in others)
+        and _has_shape_of_places(node)
+    )
+
+
+def _has_shape_of_places(write: torch.fx.Node) -> bool:
+    """
+    Whether the value has the sizes of what is written over, which PyTorch asks for but in
+    dimensions of one element; guards on it, for the places may have a size of their own.
+    """
+    given = {
+        name: pytree.tree_map_only(torch.fx.Node, _fake, argument)
+        for name, argument in _arguments(write).items()
+    }
+    places = given["self"]
+    if "indices" in given:
+        places = torch.ops.aten.index.Tensor(places, given["indices"])
+    sizes = _value(write).meta["val"].shape
+    wanted = places.shape[len(places.shape) - len(sizes) :]
+    return len(wanted) == len(sizes) and all(
+        statically_known_true(size == 1) or guard_or_false(size == want)
+        for size, want in zip(sizes, wanted)
+    )
+
+
+def _fake(node: torch.fx.Node) -> Any:
+    return node.meta["val"]
+
+
+def _arguments(write: torch.fx.Node) -> dict[str, Any]:
+    assert isinstance(write.target, torch._ops.OpOverload)
+    names = [argument.name for argument in write.target._schema.arguments]
+    return {**dict(zip(names, write.args)), **write.kwargs}
+
+
+def _value(write: torch.fx.Node) -> Any:
+    """What it writes."""
+    given = _arguments(write)
+    return given["src"] if "src" in given else given["values"]
+
+
+def _is_generated(write: torch.fx.Node) -> bool:
+    """Whether Inductor writes its kernel, and that adds nothing up in memory."""
+    given = _arguments(write)
+    indices = [index for index in given.get("indices", ()) if index is not None]
+    device = given["self"].meta["val"].device
+    return (
+        has_generated_code(write)
+        and not given.get("accumulate")
+        and all(index.meta["val"].dtype in _INDICES for index in indices)
+        and all(index.meta["val"].device == device for index in indices)
+    )
+
+
+def written_by(nodes: Collection[torch.fx.Node]) -> set[torch.fx.Node]:
+    """The memory that nodes of a region write to, see ``memory_of``."""
+    return {memory_of(node) for node in nodes if is_write(node)}
+
+
+def views_of_written(members: Collection[torch.fx.Node]) -> set[torch.fx.Node] | None:
+    """
+    The views that a region has to know to see all that it reads in memory that it writes
+    to; None if it cannot.
+    """
+    written = written_by(members)
+    views: set[torch.fx.Node] = set()
+    left = [read for node in members for read in node.all_input_nodes]
+    for read in left:  # grows
+        if read in written or memory_of(read) not in written:
+            continue
+        if read not in members:
+            if not (is_view(read) and _is_known_at_start(read)):
+                return None
+            views.add(read)
+        left.append(read.all_input_nodes[0])
+    return views
+
+
+def _is_known_at_start(view: torch.fx.Node) -> bool:
+    """Whether the numbers that a view is made with are made of those the graph is given."""
+    numbers = [read for read in view.all_input_nodes if is_number(read)]
+    for number in numbers:  # grows
+        numbers += number.all_input_nodes
+    return all(number.op == "placeholder" or is_number(number) for number in numbers)
+
+
+def keeps_order_of_writes(nodes: Sequence[torch.fx.Node]) -> bool:
+    """
+    Whether nodes may become one in the place of the last: who reads what one of them, or a
+    node between them, writes to stays on the same side of the write.
+
+    Nor may they read integers that they write to: these may be indices, which would be
+    others each time that the region is called to be measured.
+
+    Args:
+        nodes: in the order of the graph.
+    """
+    members = set(nodes)
+    own = written_by(nodes)
+    written: set[torch.fx.Node] = set()
+    read: set[torch.fx.Node] = set()
+    behind: set[torch.fx.Node] = set()
+    for node in _between(nodes[0], nodes[-1]):
+        given = node.all_input_nodes
+        memory = set() if is_view(node) else {*map(memory_of, given)}
+        if node in members:
+            read |= memory
+            if is_write(node):
+                written.add(memory_of(node))
+            elif any(map(_is_integer, memory & own)):
+                return False
+        elif any(other in members or other in behind for other in given):
+            behind.add(node)
+            read |= memory
+            if memory & own or memory_written(node):
+                return False
+        elif memory & written or (memory_written(node) or set()) & read:
+            return False
+    return True
+
+
+def last_write(nodes: Sequence[torch.fx.Node]) -> torch.fx.Node:
+    """The last node that writes to memory, from the first of these to the last."""
+    return [n for n in _between(nodes[0], nodes[-1]) if memory_written(n)][-1]
+
+
+def _between(first: torch.fx.Node, last: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    """Both included, in the order of the graph."""
+    node = first
+    while node is not last:
+        yield node
+        node = node.next
+    yield last
+
+
+def _is_integer(node: torch.fx.Node) -> bool:
+    dtype = node.meta["val"].dtype
+    return not (dtype.is_floating_point or dtype.is_complex)
+
+
+def read_writes_at_source(nodes: Collection[torch.fx.Node]) -> None:
+    """Has those outside who read what a write of these returns read what it writes to."""
+    for write in filter(is_write, nodes):
+        write.replace_all_uses_with(
+            write.args[0],  # type: ignore[arg-type]  # a node
+            delete_user_cb=lambda user: user not in nodes,
+        )
+
+
+def writes_as_values(graph: torch.fx.Graph) -> None:
+    """Has a region's graph return what it writes to, behind all else, in place of writing."""
+    output = graph.output_node()
+    for write in [node for node in graph.nodes if is_write(node)]:
+        given = _arguments(write)
+        op = AS_VALUES[write.target]  # type: ignore[index]  # an OpOverload
+        with graph.inserting_before(output):
+            arguments = tuple(given.values())[: len(op._schema.arguments)]
+            value = graph.call_function(op, arguments)
+        value.meta = {**write.meta, "val": given["self"].meta["val"]}
+        write.replace_all_uses_with(value)
+        graph.erase_node(write)
+        returned: Any = output.args[0]
+        if value not in returned:
+            output.args = ((*returned, value),)
+
+
+def written_outputs(graph: torch.fx.Graph) -> dict[int, int]:
+    """Of a region's graph, outputs that are written: by index, which input is written to."""
+    inputs = graph.find_nodes(op="placeholder")
+    returned: Any = graph.output_node().args[0]
+    return {
+        i: inputs.index(memory_of(node.args[0]))
+        for i, node in enumerate(returned)
+        if stands_for_write(node)
+    }
+
+
+def updated_inputs(graph: torch.fx.Graph) -> set[int]:
+    """Inputs of a region's graph that are read there and written to: by their index."""
+    inputs = graph.find_nodes(op="placeholder")
+    read = {
+        memory_of(argument)
+        for node in graph.nodes
+        if node.op == "call_function" and not (is_view(node) or stands_for_write(node))
+        for argument in node.all_input_nodes
+    }
+    return {at for at in written_outputs(graph).values() if inputs[at] in read}
+
+
+def places_written(graph: torch.fx.Graph) -> dict[int, Any]:
+    """
+    Inputs of a region's graph that say where it writes, and nothing else.
+
+    Returns:
+        By their index, how many places there are in the dimension; as in the metadata.
+    """
+    inputs = graph.find_nodes(op="placeholder")
+    places: dict[int, Any] = {}
+    for write in filter(stands_for_write, graph.nodes):
+        sizes = write.args[0].meta["val"].shape  # type: ignore[union-attr]  # a node
+        indices: Any = write.args[1] if len(write.args) > 2 else ()
+        places |= {
+            inputs.index(index): size
+            for index, size in zip(indices, sizes)
+            if index is not None and index.op == "placeholder"
+            if all(map(stands_for_write, index.users))
+        }
+    return places
