@@ -201,6 +201,14 @@ def rotated_norm_of_heads(
     return y * cos.unsqueeze(1) + turned * sin.unsqueeze(1)
 
 
+def norm_into_cache(
+    norm: Callable[..., Tensor], x: Tensor, weight: Tensor, cache: Tensor, at: Tensor
+) -> None:
+    """As the keys of new tokens."""
+    torch._check(at.shape[0] == x.shape[0])  # else plain code has a kernel for each
+    cache[at.squeeze(1)] = norm(x, weight) * 0.5
+
+
 RMS_NORM = Op(
     rms_norm,
     like_first,
@@ -277,6 +285,18 @@ WORKLOADS = (
         sizes=ROWS,
         inputs=lambda n: (random(n, COLUMNS), random(n, COLUMNS), random(COLUMNS)),
         around=quantized_norm,
+    ),
+    Workload(
+        name=f"RMSNorm ({COLUMNS} columns), then rows written to a cache",
+        ops=(RMS_NORM,),
+        sizes=ROWS,
+        inputs=lambda n: (
+            random(n, COLUMNS),
+            random(COLUMNS),
+            random(2 * ROWS[-1], COLUMNS),
+            torch.randperm(n, device=DEVICE).unsqueeze(1),
+        ),
+        around=norm_into_cache,
     ),
     Workload(
         name=f"split-K GEMM ([M, {INNER}] @ [{INNER}, 256]), then relu(y + bias) * 2",

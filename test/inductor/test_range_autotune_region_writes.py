@@ -3,9 +3,11 @@
 
 import logging
 import math
+import unittest
 from unittest import mock
 
 from test_custom_op_fusion import (
+    first_then_second,
     FusionTestCase,
     kernel_calls,
     RANGES,
@@ -13,11 +15,13 @@ from test_custom_op_fusion import (
     SIZES,
     tuned_op,
 )
+from torch._dynamo.utils import counters
 from torch._inductor.test_case import run_tests
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
 )
+from torch.testing._internal.inductor_utils import HAS_GPU
 
 import torch
 from torch._inductor import config
@@ -71,7 +75,7 @@ class TestEmittedCode(FusionTestCase):
     @parametrize("deferred", (True, False))
     @parametrize(
         "fn",
-        (copied, added, of_half_the_columns, shifted, two_values, turned),
+        (copied, added, of_half_the_columns, two_values, turned),
     )
     def test_in_place(self, fn, deferred):
         op = tuned_op()
@@ -81,6 +85,15 @@ class TestEmittedCode(FusionTestCase):
                 lambda n: (rows(n), rows(n).cos()),
                 kernels=1,
             )
+
+    def test_of_what_lies_elsewhere_in_it(self):
+        """On a GPU Inductor reads all of it before it writes."""
+        op = tuned_op()
+        self.check(
+            lambda x, y: shifted(op, x, y),
+            lambda n: (rows(n), rows(n).cos()),
+            kernels=1 + HAS_GPU,
+        )
 
     def test_another_dtype(self):
         op = tuned_op()
@@ -149,6 +162,31 @@ class TestEmittedCode(FusionTestCase):
         calls = kernel_calls(code)
         self.assertEqual([n for name, n in calls.items() if name != "call"], [1] * 4)
         self.assertEqual(calls["call"], 0)
+
+    @unittest.skipIf(not HAS_GPU, "CUDA graphs")
+    def test_cuda_graphs_of_a_cache(self):
+        op = tuned_op()
+
+        class Cache(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("rows", rows(400).cos())
+
+            def forward(self, x, places):
+                self.rows[places] = op(x).sin()
+                return self.rows[:2] + x.amax()
+
+        cache, expected = Cache(), Cache()
+        with mock.patch.object(rounds, "time_candidates", first_then_second):
+            compiled = torch.compile(cache, mode="reduce-overhead")
+            for _ in range(4):
+                for size in SIZES:
+                    args = rows(size), torch.arange(size, device=rows(1).device)
+                    for arg in args:
+                        torch._dynamo.maybe_mark_dynamic(arg, 0)
+                    self.assertEqual(compiled(*args), expected(*args))
+                    self.assertEqual(cache.rows, expected.rows)
+        self.assertEqual(counters["inductor"]["cudagraph_skips"], 0)
 
     def test_branches_in_cpp(self):
         op = tuned_op()
@@ -342,6 +380,19 @@ class TestMeasuring(FusionTestCase):
         written = [(call[0][0] > 1.9).all(-1) for call in calls]
         self.assertEqual({len(rows) for rows in written}, {32})
         self.assertEqual({int(rows.sum()) for rows in written}, {2, 10, 32})
+
+    def test_places_in_two_caches(self):
+        """The smaller one has no more."""
+        op = tuned_op()
+
+        def fn(x, places, *caches):
+            for cache in caches:
+                cache[places] = op(x).sin() + 3
+
+        places = torch.arange(SIZES[0], device=rows(1).device) % 32
+        for sizes in ((32, 9000), (9000, 32)):
+            caches = map(rows, sizes)
+            self.assertTrue(self.called(fn, rows(SIZES[0]), places, *caches))
 
     def test_places_run_through_in_turns(self):
         spec = TensorSpec((7,), (1,), torch.int32, torch.device("cpu"), places=3)

@@ -80,12 +80,10 @@ class CallSite:
         return set() if self.body is None else updated_inputs(self.body)
 
     @property
-    def places_written(self) -> dict[int, Any]:
-        """Inputs that say where is written to; by index how many places there are."""
-        if self.body is None:
-            return {}
-        places = places_written(self.body)
-        return dict(zip(places, convert_shape_to_inductor(places.values())))
+    def places_written(self) -> dict[int, list[sympy.Expr]]:
+        """Inputs that say where is written to; by index how many places there may be."""
+        places = {} if self.body is None else places_written(self.body)
+        return {at: convert_shape_to_inductor(sizes) for at, sizes in places.items()}
 
     @property
     def calls(self) -> tuple[CallSite, ...]:

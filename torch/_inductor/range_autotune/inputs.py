@@ -330,8 +330,8 @@ def _describe_input(
     if name is not None and name in input_gen_fns:
         shaped = spec.make_zero()
         return _generated(site, name, input_gen_fns[name](shaped), shaped)
-    places = site.places_written.get(index, 1)
-    return dataclasses.replace(spec, places=concrete(places, values))
+    places = [concrete(size, values) for size in site.places_written.get(index, [1])]
+    return dataclasses.replace(spec, places=min(places))
 
 
 def _spec(node: Any, values: Values) -> TensorSpec:

@@ -244,22 +244,20 @@ def updated_inputs(graph: torch.fx.Graph) -> set[int]:
     return {at for at in written_outputs(graph).values() if inputs[at] in read}
 
 
-def places_written(graph: torch.fx.Graph) -> dict[int, Any]:
+def places_written(graph: torch.fx.Graph) -> dict[int, list[Any]]:
     """
     Inputs of a region's graph that say where it writes, and nothing else.
 
     Returns:
-        By their index, how many places there are in the dimension; as in the metadata.
+        By their index, how many places there are in each of the dimensions that they are
+        for; as in the metadata.
     """
     inputs = graph.find_nodes(op="placeholder")
-    places: dict[int, Any] = {}
+    places: dict[int, list[Any]] = {}
     for write in filter(stands_for_write, graph.nodes):
         sizes = write.args[0].meta["val"].shape  # type: ignore[union-attr]  # a node
         indices: Any = write.args[1] if len(write.args) > 2 else ()
-        places |= {
-            inputs.index(index): size
-            for index, size in zip(indices, sizes)
-            if index is not None and index.op == "placeholder"
-            if all(map(stands_for_write, index.users))
-        }
+        for index, size in zip(indices, sizes):
+            if index in inputs and all(map(stands_for_write, index.users)):
+                places.setdefault(inputs.index(index), []).append(size)
     return places
