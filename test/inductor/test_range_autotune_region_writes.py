@@ -1,6 +1,7 @@
 # Owner(s): ["module: inductor"]
 """Writes to inputs by the branch that computes what is written."""
 
+import inspect
 import logging
 import math
 import unittest
@@ -13,6 +14,7 @@ from test_custom_op_fusion import (
     RANGES,
     rows,
     SIZES,
+    traced,
     tuned_op,
 )
 from torch._dynamo.utils import counters
@@ -30,9 +32,14 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune import rounds
+from torch._inductor.range_autotune import regions, rounds
 from torch._inductor.range_autotune.inputs import TensorSpec
 from torch._inductor.range_autotune.measure import Timing
+from torch._inductor.range_autotune.node_kinds import REGION_WRITES
+from torch._inductor.range_autotune.region_writes import (
+    updated_inputs,
+    written_outputs,
+)
 
 
 def double(x: torch.Tensor) -> torch.Tensor:
@@ -282,6 +289,22 @@ class TestLegality(FusionTestCase):
         places = torch.ones(4, 8, dtype=torch.int32, device=rows(1).device)
         self.assertEqual(self.joined(fn, rows(4), places), ["add", "op", "gt"])
 
+        def as_places(x, y, places):
+            z = op(x)
+            y.index_put_([places[:, 0]], z)
+            places.copy_(z > 0)
+
+        self.assertEqual(
+            self.joined(as_places, rows(4), rows(4), places.long()),
+            ["op", "index_put_", "gt"],
+        )
+
+        def its_own(x, places):
+            places.index_put_([places], (op(x) > 0)[0, 0])
+
+        self.assertEqual(self.joined(its_own, rows(4), places[0].long())[:1], ["op"])
+        self.assertNotIn("index_put_", self.joined(its_own, rows(4), places[0].long()))
+
         def unread(x, places):
             z = op(x)
             places.copy_(z > 0)
@@ -368,6 +391,24 @@ class TestMeasuring(FusionTestCase):
         self.assertGreater(len(calls), 1)
         for first, second in calls:
             self.assertEqual(first, second)
+
+    def test_only_what_is_read_is_kept(self):
+        """A cache may be large."""
+        x, y = rows(4), rows(4)
+        op = tuned_op()
+
+        def updated(fn):
+            gm = traced(fn, x, y)
+            regions.form_regions(gm)
+            (region,) = (n for n in gm.graph.nodes if hasattr(n.target, REGION_WRITES))
+            body = inspect.getclosurevars(region.target).nonlocals["body"]
+            self.assertEqual(len(written_outputs(body.graph)), 1)
+            return len(updated_inputs(body.graph))
+
+        self.assertEqual(updated(lambda x, y: y.copy_(op(x) + y)), 1)
+        self.assertEqual(updated(lambda x, y: y.copy_(op(x).sin())), 0)
+        copy = torch.ops.aten.copy.default
+        self.assertEqual(updated(lambda x, y: y.copy_(copy(y, op(x).sin()))), 0)
 
     def test_all_places_are_written(self):
         op = tuned_op()

@@ -64,10 +64,10 @@ def with_strides_of(
     One whose layout is still open may be fused into what reads it, as any other value.
     What is written to an input is that input.
     """
-    boxes = []
+    boxes, written = [], site.written
     for i, (result, expected) in enumerate(zip(results, outputs.tensors)):
-        if i in site.written:
-            boxes.append(site.inputs[site.written[i]])
+        if i in written:
+            boxes.append(site.inputs[written[i]])
             continue
         box = result if isinstance(result, ir.TensorBox) else ir.TensorBox(result)
         if realized:
@@ -120,7 +120,8 @@ def emit_dispatch(
 
 def _made(outputs: Outputs, site: CallSite) -> list[Any]:
     """Those of its outputs that a branch makes; the others are written to its inputs."""
-    return [x for i, x in enumerate(outputs.tensors) if i not in site.written]
+    written = site.written
+    return [x for i, x in enumerate(outputs.tensors) if i not in written]
 
 
 def _known_branch(
@@ -186,5 +187,6 @@ def _with_symbols(
         node.meta["val"] = fake
     inputs = gm.graph.find_nodes(op="placeholder")
     results: Any = graph.graph_copy(gm.graph, dict(zip(inputs, nodes[len(symbols) :])))
-    graph.output([x for i, x in enumerate(results) if i not in site.written])
+    written = site.written
+    graph.output([x for i, x in enumerate(results) if i not in written])
     return torch.fx.GraphModule(gm, graph), fakes

@@ -48,14 +48,14 @@ def can_join_as_write(
     if not (is_write(node) and _is_generated(node)):
         return False
     to, value = _arguments(node)["self"], _value(node)
-    others = [read for read in node.all_input_nodes if read not in (to, value)]
+    places = [read for read in _others(node) if read is not value]
     return (
         value in members
         and memory_of(to).op == "placeholder"
         # Others then read what was written to in place of the result.
         and (to.op == "placeholder" or not node.users)
         and to.meta["val"].device == value.meta["val"].device
-        and not any(read in members or read in behind for read in others)
+        and not any(read in members or read in behind for read in places)
         and _has_shape_of_places(node)
     )
 
@@ -94,6 +94,13 @@ def _value(write: torch.fx.Node) -> Any:
     """What it writes."""
     given = _arguments(write)
     return given["src"] if "src" in given else given["values"]
+
+
+def _others(write: torch.fx.Node) -> list[torch.fx.Node]:
+    """What it is given beside what it writes to: the value, and the places if any."""
+    given = {**_arguments(write), "self": None}
+    leaves = pytree.tree_leaves(given)
+    return [leaf for leaf in leaves if isinstance(leaf, torch.fx.Node)]
 
 
 def _is_generated(write: torch.fx.Node) -> bool:
@@ -164,7 +171,8 @@ def keeps_order_of_writes(nodes: Sequence[torch.fx.Node]) -> bool:
             read |= memory
             if is_write(node):
                 written.add(memory_of(node))
-            elif any(map(_is_integer, memory & own)):
+                memory = {*map(memory_of, _others(node))}
+            if any(map(_is_integer, memory & own)):
                 return False
         elif any(other in members or other in behind for other in given):
             behind.add(node)
@@ -235,13 +243,18 @@ def written_outputs(graph: torch.fx.Graph) -> dict[int, int]:
 def updated_inputs(graph: torch.fx.Graph) -> set[int]:
     """Inputs of a region's graph that are read there and written to: by their index."""
     inputs = graph.find_nodes(op="placeholder")
-    read = {
-        memory_of(argument)
-        for node in graph.nodes
-        if node.op == "call_function" and not (is_view(node) or stands_for_write(node))
-        for argument in node.all_input_nodes
-    }
+    read = {memory_of(argument) for node in graph.nodes for argument in _read_by(node)}
     return {at for at in written_outputs(graph).values() if inputs[at] in read}
+
+
+def _read_by(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """The nodes whose values it takes to compute a node, not only their layout."""
+    if node.op != "call_function" or is_view(node) or stands_for_write(node):
+        return []
+    is_copy = node.target is torch.ops.aten.copy.default
+    return [
+        read for read in node.all_input_nodes if not (is_copy and read is node.args[0])
+    ]
 
 
 def places_written(graph: torch.fx.Graph) -> dict[int, list[Any]]:
