@@ -439,6 +439,25 @@ class TestMeasuring(FusionTestCase):
         spec = TensorSpec((7,), (1,), torch.int32, torch.device("cpu"), places=3)
         self.assertEqual(spec.make().tolist(), [0, 1, 2, 0, 1, 2, 0])
 
+    def test_what_the_user_made_stays(self):
+        op = torch.library.custom_op("region_writes::made", mutates_args=())(double)
+        op.register_fake(torch.empty_like)
+        made = []
+
+        def ones(x):
+            made.append(torch.ones_like(x))
+            return made[-1]
+
+        register_custom_op_autotuning(
+            op,
+            configs=[CustomOpRangeConfig("x", 0, RANGES, [lambda x: x + x, double])],
+            input_gen_fns={"x": ones},
+        )
+        self.called(lambda x: x.copy_(op(x)), rows(SIZES[0]))
+        self.assertTrue(made)
+        for tensor in made:
+            self.assertEqual(tensor, torch.ones_like(tensor))
+
     def test_wrong_values_are_found(self):
         """Whichever is called first: both write to the same memory."""
         op = torch.library.custom_op("region_writes::double", mutates_args=())(double)

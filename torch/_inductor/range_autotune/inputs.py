@@ -329,7 +329,8 @@ def _describe_input(
     name = site.parameter_of(index)
     if name is not None and name in input_gen_fns:
         shaped = spec.make_zero()
-        return _generated(site, name, input_gen_fns[name](shaped), shaped)
+        is_written = index in site.written.values()
+        return _generated(site, name, input_gen_fns[name](shaped), shaped, is_written)
     places = [concrete(size, values) for size in site.places_written.get(index, [1])]
     return dataclasses.replace(spec, places=min(places))
 
@@ -355,9 +356,14 @@ def _fill(length: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor
 
 
 def _generated(
-    site: CallSite, name: str, made: Any, wanted: torch.Tensor
+    site: CallSite, name: str, made: Any, wanted: torch.Tensor, is_written: bool
 ) -> torch.Tensor:
-    """What an input generator made, with the strides that compiled code expects."""
+    """
+    What an input generator made, with the strides that compiled code expects.
+
+    Args:
+        is_written: by candidates, so that it has to be a copy: the user may keep it.
+    """
     wanted_part = wanted
     for what in ("shape", "dtype", "device"):
         if not isinstance(made, torch.Tensor) or (
@@ -368,7 +374,7 @@ def _generated(
                 f"input_gen_fns['{name}'] of {site.op} must return a tensor with {what} "
                 f"{getattr(wanted, what)}, got {got}"
             )
-    if made.stride() == wanted.stride():
+    if made.stride() == wanted.stride() and not is_written:
         return made
     # Along a stride of 0 there is one element, however many there seem to be.
     for dim in range(wanted.dim()):
