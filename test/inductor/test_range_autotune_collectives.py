@@ -202,6 +202,24 @@ class TestAgreement(TestCase):
             )
         self.assertEqual(times, {0: Timing(1.0), 1: Timing(3.0)})
 
+    def test_each_sample_is_on_inputs_as_they_were(self):
+        log = []
+
+        def sampler(device, flushes, with_host=False):
+            return lambda run, calls: (run(), 1.0)[1]
+
+        with (
+            mock.patch.object(collectives, "_gather", lambda value, ranks: [value]),
+            mock.patch.object(collectives, "_sampler", sampler),
+        ):
+            runners = {i: lambda i=i: log.append(i) for i in range(2)}
+            restore = lambda: log.append("restored")  # noqa: E731
+            collectives.time_in_step(
+                runners, torch.device("cpu"), (0,), restore=restore
+            )
+        sampled = log[log.index("restored") :]
+        self.assertEqual(sampled, ["restored", 0, "restored", 1] * (len(sampled) // 4))
+
     def test_names_tell_collectives(self):
         def functional(x):
             return torch.ops._c10d_functional.all_reduce(x, "sum", "0")

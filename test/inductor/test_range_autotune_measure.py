@@ -617,6 +617,13 @@ class TestTiming(TestCase):
         self.assertEqual([round(times[i].ms, 6) for i in range(3)], [1.0, 0.01, 0.5])
         self.assertEqual([round(times[i].error, 6) for i in range(3)], [0, 0, 0])
 
+    def test_each_sample_is_on_inputs_as_they_were(self):
+        log = self.time.log
+        runners = (self.unsteady(0), self.unsteady(1))
+        self.times(*runners, restore=lambda: log.append("restored"))
+        sampled = log[log.index("restored") :]
+        self.assertEqual(sampled, ["restored", 0, "restored", 1] * (len(sampled) // 4))
+
     def test_a_disturbed_sample_does_not_count(self):
         steady, disturbed = self.time.runner(0, 1.0), self.time.runner(1, 1.0, 1.0, 3.0)
         times = self.times(steady, disturbed)

@@ -197,6 +197,7 @@ def time_in_step(
     device: torch.device,
     ranks: Ranks,
     calling_python: Collection[int] = (),
+    restore: Callable[[], None] = lambda: None,
 ) -> Times:
     """
     Times candidates that every rank has, and agrees on the times.
@@ -209,6 +210,7 @@ def time_in_step(
         runners: one call of each candidate, by index; the same indices on every rank.
         calling_python: those that do on the way, so that on a GPU theirs is the host's
             time if that is longer.
+        restore: called before each sample, to undo what candidates write to their inputs.
 
     Returns:
         The slowest rank's times, the same on every rank.
@@ -231,6 +233,7 @@ def time_in_step(
         of_host = _sampler(device, flushes, with_host=True)
         samplers.update(dict.fromkeys(with_host, of_host))
     sampled = {index: runners[index] for index in running}
+    samplers = {i: _restoring(sample, restore) for i, sample in samplers.items()}
     samples = _take_samples(sampled, samplers, rounds, calls)
     roughly = {
         i: r if isinstance(r, Failure) else Timing(r.ms) for i, r in first.items()
@@ -299,6 +302,14 @@ def _take_samples(
             except Exception as e:
                 return {**samples, index: failure_of(e)}
     return {**samples}
+
+
+def _restoring(sampler: Sampler, restore: Callable[[], None]) -> Sampler:
+    def sample(run: Runner, calls: int) -> float:
+        restore()
+        return sampler(run, calls)
+
+    return sample
 
 
 def _merged(of_ranks: Sequence[_Samples]) -> Times:

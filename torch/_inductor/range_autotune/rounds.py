@@ -436,7 +436,9 @@ def _times(
         i for i in runners if waits_for_host and tuning.traced[i].calls_python
     ]
     if tuning.ranks:
-        return time_in_step(runners, tuning.device, tuning.ranks, calling_python)
+        return time_in_step(
+            runners, tuning.device, tuning.ranks, calling_python, restore
+        )
     return time_candidates(
         runners, tuning.device, cudagraphs, calling_python, time_limit_s(), restore
     )
