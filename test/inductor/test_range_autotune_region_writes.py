@@ -102,6 +102,28 @@ class TestEmittedCode(FusionTestCase):
             kernels=1 + HAS_GPU,
         )
 
+    def test_of_what_the_op_reads(self):
+        """A residual stream: the sum is stored where it was."""
+        op = tuned_op()
+
+        def fn(x, residual):
+            residual.add_(x)
+            return op(residual).sin()
+
+        self.check(fn, lambda n: (rows(n), rows(n).cos()), kernels=1)
+
+        def layers(x, residual):
+            residual.add_(x)
+            y = op(residual) @ torch.ones(8, 8, device=x.device)
+            residual.add_(y)
+            return op(residual).sin()
+
+        compiled, _ = self.compile(layers, rows(SIZES[0]), rows(SIZES[0]))
+        for n in SIZES:
+            args, given = ((rows(n), rows(n).cos()) for _ in range(2))
+            self.assertEqual(compiled(*args), layers(*given))
+            self.assertEqual(args, given)
+
     def test_another_dtype(self):
         op = tuned_op()
         self.check(
@@ -310,6 +332,25 @@ class TestLegality(FusionTestCase):
             places.copy_(z > 0)
 
         self.assertEqual(self.joined(unread, rows(4), places), ["op", "gt", "copy_"])
+
+    def test_of_a_producer(self):
+        op = tuned_op()
+
+        def fn(x, y):
+            z = x + y
+            total = op(z).sum(0)
+            y.copy_(z)
+            return total
+
+        self.assertEqual(self.joined(fn, rows(4), rows(4)), ["add", "op", "copy_"])
+
+        def read_between(x, y):
+            z = x + y
+            total = op(z).sum(0) + y
+            y.copy_(z)
+            return total
+
+        self.assertEqual(self.joined(read_between, rows(4), rows(4)), ["add", "op"])
 
     def test_sums_in_memory_stay_outside(self):
         op = tuned_op()

@@ -37,6 +37,7 @@ def can_join_as_write(
     node: torch.fx.Node,
     members: Collection[torch.fx.Node],
     behind: Collection[torch.fx.Node],
+    producers: Collection[torch.fx.Node],
 ) -> bool:
     """
     Whether a write to what the graph is given may be done by the region that computes the
@@ -44,13 +45,14 @@ def can_join_as_write(
 
     Args:
         behind: nodes outside that depend on the region.
+        producers: of what the region reads, which will be members.
     """
     if not (is_write(node) and _is_generated(node)):
         return False
     to, value = _arguments(node)["self"], _value(node)
     places = [read for read in _others(node) if read is not value]
     return (
-        value in members
+        (value in members or value in producers)
         and memory_of(to).op == "placeholder"
         # Others then read what was written to in place of the result.
         and (to.op == "placeholder" or not node.users)

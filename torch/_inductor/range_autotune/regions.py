@@ -11,6 +11,7 @@ tracing, measuring and emitting all see the fused whole.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 import operator
 from typing import Any, TYPE_CHECKING
@@ -61,7 +62,7 @@ from .write_ops import register_lowering_of_writes
 
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from .registration import Registration
 
@@ -164,7 +165,10 @@ def find_region(call: torch.fx.Node, taken: set[torch.fx.Node]) -> SubgraphBound
     order = {node: i for i, node in enumerate(call.graph.nodes)}
     calls, members = _with_epilogue(call, taken)
     if "prologue" in fusion_types():
-        _add_producers(members, calls, taken, max(members, key=order.__getitem__))
+        producers = _add_producers(members, calls, taken, order)
+        if any(map(is_write, itertools.chain(*(p.users for p in producers)))):
+            calls, members = _with_epilogue(call, taken, producers)
+            _add_producers(members, calls, taken, order)
     views = views_of_written(members)
     nodes = sorted({*members, *(views or ())}, key=order.__getitem__)
     knows_all = views is not None and not views & taken
@@ -190,10 +194,15 @@ def _registration_of(call: torch.fx.Node) -> Registration:
 
 
 def _with_epilogue(
-    call: torch.fx.Node, taken: set[torch.fx.Node]
+    call: torch.fx.Node,
+    taken: set[torch.fx.Node],
+    producers: Collection[torch.fx.Node] = (),
 ) -> tuple[list[torch.fx.Node], dict[torch.fx.Node, int]]:
     """
     The call and the work on its result, as far as it is pointwise or such a call again.
+
+    Args:
+        producers: in front of the call, of what may be written behind it.
 
     Returns:
         The calls, and each member's steps from a call.
@@ -203,7 +212,9 @@ def _with_epilogue(
     behind: set[torch.fx.Node] = set()
     node = call.next
     while node.op != "output" and not _is_full(members, node):
-        writes = node not in taken and can_follow_as_write(node, members, behind)
+        writes = node not in taken and can_follow_as_write(
+            node, members, behind, producers
+        )
         if not writes and _ends_region(node, members, taken):
             break
         inputs = node.all_input_nodes
@@ -280,8 +291,8 @@ def _add_producers(
     members: dict[torch.fx.Node, int],
     calls: Sequence[torch.fx.Node],
     taken: set[torch.fx.Node],
-    last: torch.fx.Node,
-) -> None:
+    order: Mapping[torch.fx.Node, int],
+) -> list[torch.fx.Node]:
     """
     Adds what the region's inputs are computed with, back to the last write before it.
 
@@ -289,15 +300,19 @@ def _add_producers(
     read again.
 
     Args:
-        last: of the members, in the order of the graph.
+        order: of the graph.
+
+    Returns:
+        What was added.
     """
+    added: list[torch.fx.Node] = []
     # Nodes outside that the region depends on: what they read cannot be inside.
     before: set[torch.fx.Node] = set()
     # What is written to between here and the region.
     passed: set[torch.fx.Node] = set()
     inputs = {*taken, *(node for call in calls for node in _generated(call))}
     is_behind_call = True
-    node = last
+    node = max(members, key=order.__getitem__)
     while node.op != "root" and len(members) < _MOST_NODES:
         if node not in members:
             memory = memory_written(node)
@@ -317,10 +332,12 @@ def _add_producers(
             )
             if joins:
                 members[node] = steps
+                added.append(node)
             if leads_in or (inside and not joins):
                 before.add(node)
         is_behind_call = is_behind_call and node is not calls[0]
         node = node.prev
+    return added
 
 
 def _reads(node: torch.fx.Node, memory: Collection[torch.fx.Node]) -> bool:
@@ -434,11 +451,12 @@ def can_follow_as_write(
     node: torch.fx.Node,
     members: Collection[torch.fx.Node],
     behind: Collection[torch.fx.Node],
+    producers: Collection[torch.fx.Node] = (),
 ) -> bool:
     """Whether a node that writes what the region computes may do so in each branch."""
     if "epilogue" not in fusion_types() or _reads(node, written_by(members)):
         return False
-    return can_join_as_write(node, members, behind)
+    return can_join_as_write(node, members, behind, producers)
 
 
 def _one_size(calls: Sequence[torch.fx.Node]) -> bool:
