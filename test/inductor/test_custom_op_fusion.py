@@ -101,16 +101,20 @@ class FusionTestCase(TestCase):
             outside: kernels outside of them.
         """
         compiled, code = self.compile(fn, *make(SIZES[0]))
+        self.check_values(compiled, fn, make)
+        calls = kernel_calls(code)
+        branches = [n for name, n in calls.items() if name.startswith("size_branch")]
+        self.assertEqual(branches, [kernels] * 2, msg=code)
+        self.assertEqual(calls["call"], outside, msg=code)
+
+    def check_values(self, compiled, fn, make):
+        """Of results and of what is written to, at sizes in both ranges."""
         for size in SIZES:
             args, given = make(size), make(size)
             with torch._dynamo.config.patch(error_on_recompile=True):
                 result = compiled(*args)
             self.assertEqual(result, fn(*given), msg=f"at size {size}")
             self.assertEqual(args, given, msg=f"written at size {size}")
-        calls = kernel_calls(code)
-        branches = [n for name, n in calls.items() if name.startswith("size_branch")]
-        self.assertEqual(branches, [kernels] * 2, msg=code)
-        self.assertEqual(calls["call"], outside, msg=code)
 
     def joined(self, fn, *args):
         """The names of the nodes that join the first call of a registered op."""

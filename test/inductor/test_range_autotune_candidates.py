@@ -15,7 +15,6 @@ import torch
 from torch._inductor import ir
 from torch._inductor.range_autotune.call_site import CallSite, Inner, NotTunable, Slot
 from torch._inductor.range_autotune.candidates import (
-    CandidateError,
     FALLBACK,
     one_line,
     Rejection,
@@ -23,6 +22,7 @@ from torch._inductor.range_autotune.candidates import (
     trace_fallback,
     TracedCandidate,
 )
+from torch._inductor.range_autotune.contract import CandidateError
 from torch._inductor.range_autotune.registration import Candidate
 
 

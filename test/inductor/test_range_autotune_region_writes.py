@@ -42,6 +42,10 @@ from torch._inductor.range_autotune.region_writes import (
 )
 
 
+def two(n):
+    return rows(n), rows(n).cos()
+
+
 def double(x: torch.Tensor) -> torch.Tensor:
     return x * 2
 
@@ -89,7 +93,7 @@ class TestEmittedCode(FusionTestCase):
         with config.patch(defer_custom_op_choices=deferred):
             self.check(
                 lambda x, y: fn(op, x, y),
-                lambda n: (rows(n), rows(n).cos()),
+                two,
                 kernels=1,
             )
 
@@ -98,7 +102,7 @@ class TestEmittedCode(FusionTestCase):
         op = tuned_op()
         self.check(
             lambda x, y: shifted(op, x, y),
-            lambda n: (rows(n), rows(n).cos()),
+            two,
             kernels=1 + HAS_GPU,
         )
 
@@ -110,7 +114,7 @@ class TestEmittedCode(FusionTestCase):
             residual.add_(x)
             return op(residual).sin()
 
-        self.check(fn, lambda n: (rows(n), rows(n).cos()), kernels=1)
+        self.check(fn, two, kernels=1)
 
         def layers(x, residual):
             residual.add_(x)
@@ -118,11 +122,8 @@ class TestEmittedCode(FusionTestCase):
             residual.add_(y)
             return op(residual).sin()
 
-        compiled, _ = self.compile(layers, rows(SIZES[0]), rows(SIZES[0]))
-        for n in SIZES:
-            args, given = ((rows(n), rows(n).cos()) for _ in range(2))
-            self.assertEqual(compiled(*args), layers(*given))
-            self.assertEqual(args, given)
+        compiled, _ = self.compile(layers, *two(SIZES[0]))
+        self.check_values(compiled, layers, two)
 
     def test_another_dtype(self):
         op = tuned_op()
@@ -169,8 +170,7 @@ class TestEmittedCode(FusionTestCase):
             y.copy_(op(x).sin())
             return before, y.amax()
 
-        make = lambda n: (rows(n), rows(n).cos())  # noqa: E731
-        self.check(fn, make, kernels=1, outside=2)
+        self.check(fn, two, kernels=1, outside=2)
 
     def test_of_two_ops(self):
         """Neither write is in the other's way."""
@@ -183,11 +183,7 @@ class TestEmittedCode(FusionTestCase):
 
         make = lambda n: (rows(n), rows(n) * 3, rows(n) * 4)  # noqa: E731
         compiled, code = self.compile(fn, *make(SIZES[0]))
-        for size in SIZES:
-            args, given = make(size), make(size)
-            compiled(*args)
-            fn(*given)
-            self.assertEqual(args, given)
+        self.check_values(compiled, fn, make)
         calls = kernel_calls(code)
         self.assertEqual([n for name, n in calls.items() if name != "call"], [1] * 4)
         self.assertEqual(calls["call"], 0)
@@ -225,14 +221,9 @@ class TestEmittedCode(FusionTestCase):
             x.add_(z)
             y.copy_(z.sin())
 
-        make = lambda n: (rows(n), rows(n).cos())  # noqa: E731
         with config.patch(cpp_wrapper=True):
-            compiled, _ = self.compile(fn, *make(SIZES[0]))
-        for size in SIZES:
-            args, given = make(size), make(size)
-            compiled(*args)
-            fn(*given)
-            self.assertEqual(args, given)
+            compiled, _ = self.compile(fn, *two(SIZES[0]))
+        self.check_values(compiled, fn, two)
 
     def test_no_candidate_left(self):
         """The model writes."""

@@ -16,7 +16,8 @@ import torch
 from torch._inductor import config, ir
 from torch._inductor.range_autotune import size_dispatch
 from torch._inductor.range_autotune.call_site import CallSite, Slot
-from torch._inductor.range_autotune.candidates import Outputs, TracedCandidate
+from torch._inductor.range_autotune.candidates import TracedCandidate
+from torch._inductor.range_autotune.contract import Outputs
 from torch._inductor.range_autotune.dispatch import emit_dispatch
 from torch._inductor.range_autotune.ranges import DimRange, Segment
 from torch._inductor.range_autotune.registration import Candidate

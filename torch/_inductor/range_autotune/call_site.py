@@ -17,11 +17,11 @@ from ..virtualized import V
 from .graph_text import graph_text, node_numbers, SymbolNames, value_text
 from .guards import replaced
 from .region_writes import places_written, updated_inputs, written_outputs
-from .signatures import argument_names
+from .signatures import arguments_by_name
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from .registration import DispatchDim
 
@@ -75,6 +75,23 @@ class CallSite:
         return {} if self.body is None else written_outputs(self.body)
 
     @property
+    def written_inputs(self) -> list[Any]:
+        """The inputs that are written to, one for each such output."""
+        return [self.inputs[at] for at in self.written.values()]
+
+    def without_written(self, values: Iterable[Any]) -> list[Any]:
+        """Of values that stand for the outputs, those for what is not written to inputs."""
+        written = self.written
+        return [value for i, value in enumerate(values) if i not in written]
+
+    def with_written(self, values: Iterable[Any]) -> list[Any]:
+        """The reverse: the inputs in the places of those that are written to them."""
+        both = [*values]
+        for i, at in sorted(self.written.items()):
+            both.insert(i, self.inputs[at])
+        return both
+
+    @property
     def updated(self) -> set[int]:
         """The indices of inputs that are read and written to."""
         return set() if self.body is None else updated_inputs(self.body)
@@ -114,7 +131,7 @@ class CallSite:
             return Slot(len(inputs) - 1)
 
         schema = op._schema.arguments
-        named = _by_name(op, args, kwargs)
+        named = arguments_by_name(op, args, kwargs)
         arguments = {
             argument.name: pytree.tree_map(
                 to_slot,
@@ -308,12 +325,6 @@ def exprs_of(leaf: Any) -> list[sympy.Expr]:
     return [replaced(e) for e in (*layout.size, *layout.stride, layout.offset)]
 
 
-def _by_name(
-    op: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> dict[str, Any]:
-    return {**dict(zip(argument_names(op), args)), **kwargs}
-
-
 def _arguments_in(
     call: torch.fx.Node, placeholders: Sequence[torch.fx.Node]
 ) -> dict[str, Any]:
@@ -328,7 +339,7 @@ def _arguments_in(
 
     op = call.target
     assert isinstance(op, torch._ops.OpOverload)
-    named = _by_name(op, call.args, call.kwargs)
+    named = arguments_by_name(op, call.args, call.kwargs)
     return {
         argument.name: pytree.tree_map(
             stand_in, named.get(argument.name, argument.default_value)

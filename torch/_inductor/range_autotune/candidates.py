@@ -11,7 +11,6 @@ import dataclasses
 import functools
 import itertools
 import logging
-import math
 import os
 import traceback
 from typing import Any, TYPE_CHECKING
@@ -29,21 +28,25 @@ from torch.utils import _pytree as pytree
 import torch
 
 from ..codegen.subgraph import trace_subgraph
-from ..utils import convert_shape_to_inductor
-from ..virtualized import V
 from .apart import keep_apart, NAMESPACE, register_lowering_of_boundary
 from .body_state import may_read_state
 from .cache_key import Unhashable
-from .call_site import Inner
-from .captures import captured_tensors
-from .functional import written
+from .contract import (
+    CandidateError,
+    check_graph,
+    check_outputs,
+    output_values,
+    Outputs,
+    pin_strides,
+    with_own_memory,
+)
+from .eager_strides import with_eager_strides
 from .graph_text import graph_text, SymbolNames
 from .limits import call_within, time_limit_s, TookTooLong
-from .node_kinds import memory_of
 from .passes import is_other_form, optimized
 from .registration import Candidate
 from .signatures import bind
-from .write_ops import put_writes_last, stands_for_write, WRITE_NAMESPACE
+from .write_ops import put_writes_last, WRITE_NAMESPACE
 
 
 if TYPE_CHECKING:
@@ -92,26 +95,6 @@ def kind_of_variant(index: int) -> str | None:
     """Which variant of a candidate has that index; None for candidates themselves."""
     place = _FIRST_VARIANT_INDEX - index
     return _KINDS[place % len(_KINDS)] if place >= 0 else None
-
-
-class CandidateError(Exception):
-    """A candidate cannot compete; says why."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Outputs:
-    """
-    What a call site returns: fake tensors with symbolic sizes.
-
-    Args:
-        tensors: what its graph returns, flat.
-        spec: how they are nested.
-        of_ops: what each op itself returns, flat; the contract of every candidate.
-    """
-
-    tensors: tuple[torch.Tensor, ...]
-    spec: pytree.TreeSpec
-    of_ops: tuple[tuple[torch.Tensor, ...], ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,7 +170,7 @@ def trace_fallback(site: CallSite) -> tuple[TracedCandidate, Outputs]:
 
     def call_op(number: int, values: dict[str, Any]) -> Any:
         called = site.calls[number]
-        result = _call(called.op, called.op, _with_eager_strides(called, values))
+        result = _call(called.op, called.op, with_eager_strides(called, values))
         of_ops[number] = tuple(pytree.tree_leaves(result))
         return result
 
@@ -201,7 +184,7 @@ def trace_fallback(site: CallSite) -> tuple[TracedCandidate, Outputs]:
         graph = _trace(call, site, {c.op for c in site.calls})
     except _ShapeEnvGuardError as e:
         raise CandidateError(f"it guards on a size itself: {e}") from e
-    tensors = tuple(_output_values(graph))
+    tensors = tuple(output_values(graph))
     for value in (*itertools.chain(*of_ops.values()), *tensors):
         if not isinstance(value, torch.Tensor):
             raise CandidateError(f"it returns a {type(value).__name__}, not a tensor")
@@ -355,13 +338,13 @@ def _candidate_graphs(
         call_impl: _OpCall, of: CallSite, contract: Sequence[torch.Tensor]
     ) -> _OpCall:
         def call_op(values: dict[str, Any]) -> Any:
-            given = _with_eager_strides(of, values)
+            given = with_eager_strides(of, values)
             given = _all_apart(given) if apart else given
             flat, nesting = pytree.tree_flatten(call_impl(given))
-            _check_outputs(flat, contract, pytree.tree_leaves(given))
+            check_outputs(flat, contract, pytree.tree_leaves(given))
             if _returns_one_tensor(of.op):  # its only output in a tuple, for one
                 nesting = pytree.tree_structure(flat[0])
-            result = pytree.tree_unflatten(_with_own_memory(flat), nesting)
+            result = pytree.tree_unflatten(with_own_memory(flat), nesting)
             return _all_apart(result) if apart else result
 
         return call_op
@@ -376,71 +359,9 @@ def _candidate_graphs(
     for form in (graph, as_written):
         if form is not None:
             put_writes_last(form.graph)
-            _check_writes_kept(form)
-            _check_no_writes(form)
-            _check_captures_kept(form)
-            _pin_strides(form, outputs)
+            check_graph(form)
+            pin_strides(form, outputs)
     return graph, as_written
-
-
-def _with_eager_strides(call: CallSite, values: dict[str, Any]) -> dict[str, Any]:
-    """
-    An op's arguments with the strides that they have in eager mode, which its kernel may
-    count on, where neighbours compute them from tensors that Inductor has laid out
-    otherwise or another op's candidate returns otherwise.
-    """
-
-    def strided(place: Any, value: Any) -> Any:
-        if not (isinstance(place, Inner) and isinstance(value, torch.Tensor)):
-            return value
-        strides = place.node.meta["val"].stride()
-        return value if _lies_as(value, strides) else _copy_at(value, strides)
-
-    return pytree.tree_map(strided, dict(call.arguments), values)
-
-
-def _copy_at(value: torch.Tensor, strides: Sequence[Any]) -> torch.Tensor:
-    """
-    A copy whose elements lie at these strides.
-
-    Of sizes alone if it can be: strides may be products that no tensor of the graph has,
-    which is then not known to the tracer.
-    """
-    order = _order_of_dense(value.shape, strides)
-    if order is not None:
-        places = [order.index(dim) for dim in range(len(order))]
-        dense = value.permute(order).clone(memory_format=torch.contiguous_format)
-        return dense.permute(places)
-    made = torch.empty_strided(
-        value.shape, strides, dtype=value.dtype, device=value.device
-    )
-    return made.copy_(value)
-
-
-def _order_of_dense(sizes: Sequence[Any], strides: Sequence[Any]) -> list[int] | None:
-    """The dimensions, outermost first, if elements lie next to each other; else None."""
-    left = list(range(len(sizes)))
-    order: list[int] = []
-    while left:
-        step = math.prod(convert_shape_to_inductor([sizes[dim] for dim in order]))
-        fits = [
-            dim
-            for dim in left
-            if _known_equal([sizes[dim]], [1]) or _known_equal([strides[dim]], [step])
-        ]
-        if not fits:
-            return None
-        order.insert(0, fits[0])
-        left.remove(fits[0])
-    return order
-
-
-def _lies_as(value: torch.Tensor, strides: Sequence[Any]) -> bool:
-    """Whether elements are known to lie at these strides; those of one element have none."""
-    return all(
-        _known_equal([size], [1]) or _known_equal([stride], [wanted])
-        for size, stride, wanted in zip(value.shape, value.stride(), strides)
-    )
 
 
 def _returns_one_tensor(op: torch._ops.OpOverload) -> bool:
@@ -451,33 +372,6 @@ def _returns_one_tensor(op: torch._ops.OpOverload) -> bool:
 def _all_apart(values: Any) -> Any:
     register_lowering_of_boundary()
     return pytree.tree_map_only(torch.Tensor, keep_apart, values)
-
-
-def _with_own_memory(results: list[Any]) -> list[Any]:
-    """Copies outputs that share memory with an earlier one or start inside theirs."""
-    seen: set[int] = set()
-    owned = []
-    for result in results:
-        if not isinstance(result, torch.Tensor):
-            owned.append(result)
-            continue
-        at_start = _known_equal([result.storage_offset()], [0])
-        apart = _storage(result) not in seen
-        owned.append(result if apart and at_start else result.clone())
-        seen.add(_storage(owned[-1]))
-    return owned
-
-
-def _known_equal(a: Sequence[Any], b: Sequence[Any]) -> bool:
-    """Whether sizes are provably equal; asked of their expressions, which no tracer sees."""
-    return len(a) == len(b) and all(
-        V.graph.sizevars.statically_known_equals(x, y)
-        for x, y in zip(convert_shape_to_inductor(a), convert_shape_to_inductor(b))
-    )
-
-
-def _storage(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata
 
 
 def _call(
@@ -513,89 +407,3 @@ def _call_eagerly(graph: torch.fx.GraphModule, targets: Collection[Any]) -> None
     for target in targets:
         for node in graph.graph.find_nodes(op="call_function", target=target):
             node.meta["should_fallback"] = True
-
-
-def _output_values(graph: torch.fx.GraphModule) -> list[Any]:
-    results: Any = graph.graph.output_node().args[0]
-    return [
-        node.meta["val"] if isinstance(node, torch.fx.Node) else node
-        for node in results
-    ]
-
-
-def _check_outputs(
-    values: Sequence[Any], expected: Sequence[torch.Tensor], inputs: Sequence[Any]
-) -> None:
-    """
-    Raises CandidateError unless fake ``values`` are as the op's own.
-
-    Args:
-        inputs: what the implementation was given; callers may write to what an op
-            returns, so that it must have memory of its own.
-    """
-    if len(values) != len(expected):
-        raise CandidateError(
-            f"it returns {len(values)} outputs, the op {len(expected)}"
-        )
-    taken = {_storage(x) for x in inputs if isinstance(x, torch.Tensor)}
-    for i, (value, wanted) in enumerate(zip(values, expected)):
-        _check_output(i, value, wanted)
-        if _storage(value) in taken:
-            raise CandidateError(f"output {i} shares memory with an input")
-
-
-def _pin_strides(graph: torch.fx.GraphModule, outputs: Outputs) -> None:
-    """Compiled by itself, the graph returns the op's strides, as it must where it wins."""
-    meta = graph.graph.find_nodes(op="output")[0].meta
-    meta["user_visible_output_idxs"] = list(range(len(outputs.tensors)))
-    meta["original_output_strides"] = [t.stride() for t in outputs.tensors]
-
-
-def _check_output(index: int, value: Any, expected: torch.Tensor) -> None:
-    if not isinstance(value, torch.Tensor):
-        raise CandidateError(f"output {index} is {value!r}, not a tensor")
-    for what in ("dtype", "device"):
-        got, wanted = getattr(value, what), getattr(expected, what)
-        if got != wanted:
-            raise CandidateError(
-                f"output {index} has {what} {got}, the op's has {wanted}"
-            )
-    if not _known_equal(value.shape, expected.shape):
-        raise CandidateError(
-            f"output {index} has shape {list(value.shape)}, the op's has "
-            f"{list(expected.shape)}"
-        )
-
-
-def _check_writes_kept(graph: torch.fx.GraphModule) -> None:
-    """What a region writes to is still memory that it is given."""
-    for node in graph.graph.nodes:
-        if stands_for_write(node) and memory_of(node.args[0]).op != "placeholder":
-            raise CandidateError(f"{node.target} would write to a copy")
-
-
-def _check_captures_kept(graph: torch.fx.GraphModule) -> None:
-    """Callers may write to what an op returns."""
-    taken = {_storage(node.meta["val"]) for node in captured_tensors(graph)}
-    for i, value in enumerate(_output_values(graph)):
-        if _storage(value) in taken:
-            raise CandidateError(
-                f"output {i} shares memory with a tensor that it captures"
-            )
-
-
-def _check_no_writes(graph: torch.fx.GraphModule) -> None:
-    """What is still written after functionalization must be the graph's own."""
-    given = dict.fromkeys(graph.graph.find_nodes(op="placeholder"), "an argument")
-    given |= dict.fromkeys(captured_tensors(graph), "a tensor that it captures")
-    taken = {
-        _storage(node.meta["val"]): what
-        for node, what in given.items()
-        if isinstance(node.meta["val"], torch.Tensor)
-    }
-    for node in graph.graph.nodes:
-        for value in [argument.meta.get("val") for argument in written(node)]:
-            if isinstance(value, torch.Tensor) and _storage(value) in taken:
-                raise CandidateError(
-                    f"it writes to {taken[_storage(value)]} with {node.target}"
-                )

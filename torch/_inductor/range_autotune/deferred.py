@@ -86,26 +86,23 @@ class _Waiting:
         calls = (call.op for call in tuning.site.calls)
         self._not_tuned = {*V.active_user_lowering_ops, *calls}
         layouts = [_layout(tensor) for tensor in tuning.outputs.tensors]
-        site = tuning.site
-        self._written = [site.inputs[at].get_name() for at in site.written.values()]
-        for name in self._written:  # who reads it as it was is to come before
-            V.graph.mark_buffer_mutated(name)
+        for box in tuning.site.written_inputs:  # who reads it as it was comes before
+            V.graph.mark_buffer_mutated(box.get_name())
         self.stand_ins = [DeferredBuffer(layout, self) for layout in layouts]
 
     def resolve(self) -> None:
         """Puts what was chosen in the place of the buffers that stand for it."""
         graph = V.graph
         operations, buffers = len(graph.operations), len(graph.buffers)
-        written = self.tuning.site.written
-        made = [s for i, s in enumerate(self.stand_ins) if i not in written]
-        unread = [self.stand_ins[i] for i in written]
+        site = self.tuning.site
+        made = site.without_written(self.stand_ins)
+        unread = [self.stand_ins[i] for i in site.written]
         names = [stand_in.get_name() for stand_in in (*made, *unread)]
         with (
             lowered_as_not_registered(self._not_tuned),
-            _earlier_readers_settled(self._written),
+            _earlier_readers_settled(site.written_inputs),
         ):
-            results = self._context.run(self._resolve)
-            results = [box for i, box in enumerate(results) if i not in written]
+            results = site.without_written(self._context.run(self._resolve))
             owned = _own_buffers(results, made, graph.buffers[buffers:])
         for buffer in graph.buffers[buffers:]:
             buffer.decide_layout()  # as at the end of lowering, which is over
@@ -144,13 +141,14 @@ def lowered_as_registered(ops: Iterable[Any]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _earlier_readers_settled(written: Iterable[str]) -> Iterator[None]:
+def _earlier_readers_settled(written: Iterable[ir.TensorBox]) -> Iterator[None]:
     """
     Has those who read what is written to left alone as that is lowered, behind the rest of
     the graph: they have been realized before if they come before.
     """
     users = V.graph.name_to_users
-    earlier = {name: users.pop(name, []) for name in written}
+    names = [box.get_name() for box in written]
+    earlier = {name: users.pop(name, []) for name in names}
     try:
         yield
     finally:
@@ -174,11 +172,8 @@ def defer(tuning: Tuning, resolve: Resolve) -> list[ir.TensorBox]:
     """
     counters["inductor"]["custom_op_choices_deferred"] += 1
     site, stand_ins = tuning.site, _Waiting(tuning, resolve).stand_ins
-    boxes = map(ir.TensorBox.create, stand_ins)
-    written = site.written
-    return [
-        site.inputs[written[i]] if i in written else box for i, box in enumerate(boxes)
-    ]
+    made = site.without_written(stand_ins)
+    return site.with_written(map(ir.TensorBox.create, made))
 
 
 def resolve_choices(graph: GraphLowering) -> None:

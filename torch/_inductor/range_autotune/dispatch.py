@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     import sympy
 
     from .call_site import CallSite
-    from .candidates import Outputs, TracedCandidate
+    from .candidates import TracedCandidate
+    from .contract import Outputs
     from .ranges import Segment
 
 # Subgraphs of one compiled graph share a namespace.
@@ -64,11 +65,8 @@ def with_strides_of(
     One whose layout is still open may be fused into what reads it, as any other value.
     What is written to an input is that input.
     """
-    boxes, written = [], site.written
-    for i, (result, expected) in enumerate(zip(results, outputs.tensors)):
-        if i in written:
-            boxes.append(site.inputs[written[i]])
-            continue
+    boxes = []
+    for result, expected in zip(*map(site.without_written, (results, outputs.tensors))):
         box = result if isinstance(result, ir.TensorBox) else ir.TensorBox(result)
         if realized:
             box.realize()
@@ -77,7 +75,7 @@ def with_strides_of(
             exact = ir.ExternKernel.require_exact_strides(box, strides)
             box = exact if isinstance(exact, ir.TensorBox) else ir.TensorBox(exact)
         boxes.append(box)
-    return boxes
+    return site.with_written(boxes)
 
 
 def _has_fixed_layout(box: ir.TensorBox) -> bool:
@@ -109,19 +107,10 @@ def emit_dispatch(
         _known_branch(s.winner, operands, site, outputs, known) for s in segments
     ]
     starts = [int(s.sizes.start) for s in segments[1:]]
-    written = {i: site.inputs[at] for i, at in site.written.items()}
-    made = _made(outputs, site)
-    dispatch = SizeDispatch(size, starts, branches, operands, made, written.values())
-    boxes = map(ir.TensorBox.create, dispatch.outputs)
-    return [
-        written[i] if i in written else next(boxes) for i in range(len(outputs.tensors))
-    ]
-
-
-def _made(outputs: Outputs, site: CallSite) -> list[Any]:
-    """Those of its outputs that a branch makes; the others are written to its inputs."""
-    written = site.written
-    return [x for i, x in enumerate(outputs.tensors) if i not in written]
+    made = site.without_written(outputs.tensors)
+    written = site.written_inputs
+    dispatch = SizeDispatch(size, starts, branches, operands, made, written)
+    return site.with_written(map(ir.TensorBox.create, dispatch.outputs))
 
 
 def _known_branch(
@@ -151,7 +140,7 @@ def _branch(
     patches = winner.candidate.config_patches
     name = f"size_branch_{next(_branch_numbers)}"
     gm, fakes = _with_symbols(winner.graph, site)
-    made = _made(outputs, site)
+    made = site.without_written(outputs.tensors)
     branch = lower_branch(gm, name, operands, fakes, made, patches)
     assert branch.graph is not None
     tag(branch.graph.operations, _config_of_kernels(winner))
@@ -187,6 +176,5 @@ def _with_symbols(
         node.meta["val"] = fake
     inputs = gm.graph.find_nodes(op="placeholder")
     results: Any = graph.graph_copy(gm.graph, dict(zip(inputs, nodes[len(symbols) :])))
-    written = site.written
-    graph.output([x for i, x in enumerate(results) if i not in written])
+    graph.output(site.without_written(results))
     return torch.fx.GraphModule(gm, graph), fakes

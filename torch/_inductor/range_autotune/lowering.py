@@ -19,9 +19,10 @@ from ..codegen.subgraph import inline_subgraph_to_ir_nodes
 from . import compiling
 from .cache_key import Unhashable
 from .call_site import CallSite, NotTunable
-from .candidates import CandidateError, FALLBACK_INDEX, one_line
+from .candidates import FALLBACK_INDEX, one_line
 from .collectives import has_collective
 from .config_ranges import Winner, with_configs
+from .contract import CandidateError
 from .deferred import defer, lowered_as_not_registered, lowered_as_registered
 from .dispatch import emit_dispatch, emit_winner, with_strides_of
 from .graph_text import SymbolNames

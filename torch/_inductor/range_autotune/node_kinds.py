@@ -13,6 +13,7 @@ import torch
 from ..inductor_prims import prepare_softmax_online
 from ..utils import is_view as aliases
 from .functional import written
+from .signatures import arguments_by_name
 from .write_ops import stands_for_write
 
 
@@ -38,6 +39,7 @@ _VIEWS = (
 )
 # Copies may cast and broadcast, too.
 _MOVES = (_aten.cat, _aten.constant_pad_nd, _aten.copy, torch.ops.prims.rev)
+_INDICES = (torch.int64, torch.int32)
 _FACTORIES = (_aten.full, _aten.scalar_tensor, torch.ops.prims.iota)
 # An attribute of what is called for a region in its graph: which arguments it writes to.
 REGION_WRITES = "_autotuned_region_writes"
@@ -46,6 +48,11 @@ REGION_WRITES = "_autotuned_region_writes"
 def is_number(node: torch.fx.Node) -> bool:
     """Whether a node's value is a symbolic number, such as a size, and no tensor."""
     return isinstance(node.meta.get("val"), py_sym_types)
+
+
+def is_index(value: torch.Tensor) -> bool:
+    """Whether it may be: zeros are valid then, and not what is computed from zeros."""
+    return value.dtype in _INDICES
 
 
 def is_pointwise(node: torch.fx.Node) -> bool:
@@ -89,8 +96,7 @@ def is_row_reduction(node: torch.fx.Node) -> bool:
 def _reduced_dims(node: torch.fx.Node, read: torch.Tensor) -> Sequence[int]:
     """All, where none are given."""
     assert isinstance(node.target, torch._ops.OpOverload)
-    names = [argument.name for argument in node.target._schema.arguments]
-    dims = {**dict(zip(names, node.args)), **node.kwargs}.get("dim")
+    dims = arguments_by_name(node.target, node.args, node.kwargs).get("dim")
     if dims is None or dims == []:
         return range(read.dim())
     return dims if isinstance(dims, (list, tuple)) else [dims]  # type: ignore[return-value]  # ints

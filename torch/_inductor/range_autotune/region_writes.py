@@ -14,18 +14,18 @@ import torch
 
 from .node_kinds import (
     has_generated_code,
+    is_index,
     is_number,
     is_view,
     memory_of,
     memory_written,
 )
+from .signatures import arguments_by_name
 from .write_ops import AS_VALUES, stands_for_write
 
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
-
-_INDICES = (torch.int64, torch.int32)
 
 
 def is_write(node: torch.fx.Node) -> bool:
@@ -47,7 +47,7 @@ def can_join_as_write(
         behind: nodes outside that depend on the region.
         producers: of what the region reads, which will be members.
     """
-    if not (is_write(node) and _is_generated(node)):
+    if not _is_generated(node):
         return False
     to, value = _arguments(node)["self"], _value(node)
     places = [read for read in _others(node) if read is not value]
@@ -67,10 +67,7 @@ def _has_shape_of_places(write: torch.fx.Node) -> bool:
     Whether the value has the sizes of what is written over, which PyTorch asks for but in
     dimensions of one element; guards on it, for the places may have a size of their own.
     """
-    given = {
-        name: pytree.tree_map_only(torch.fx.Node, _fake, argument)
-        for name, argument in _arguments(write).items()
-    }
+    given: Any = torch.fx.map_arg(_arguments(write), lambda node: node.meta["val"])
     places = given["self"]
     if "indices" in given:
         places = torch.ops.aten.index.Tensor(places, given["indices"])
@@ -82,14 +79,9 @@ def _has_shape_of_places(write: torch.fx.Node) -> bool:
     )
 
 
-def _fake(node: torch.fx.Node) -> Any:
-    return node.meta["val"]
-
-
 def _arguments(write: torch.fx.Node) -> dict[str, Any]:
     assert isinstance(write.target, torch._ops.OpOverload)
-    names = [argument.name for argument in write.target._schema.arguments]
-    return {**dict(zip(names, write.args)), **write.kwargs}
+    return arguments_by_name(write.target, write.args, write.kwargs)
 
 
 def _value(write: torch.fx.Node) -> Any:
@@ -113,7 +105,7 @@ def _is_generated(write: torch.fx.Node) -> bool:
     return (
         has_generated_code(write)
         and not given.get("accumulate")
-        and all(index.meta["val"].dtype in _INDICES for index in indices)
+        and all(is_index(index.meta["val"]) for index in indices)
         and all(index.meta["val"].device == device for index in indices)
     )
 

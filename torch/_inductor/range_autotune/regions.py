@@ -11,7 +11,6 @@ tracing, measuring and emitting all see the fused whole.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import logging
 import operator
 from typing import Any, TYPE_CHECKING
@@ -33,6 +32,7 @@ from .joint import can_join, joined
 from .node_kinds import (
     has_generated_code,
     is_computed_from_stored,
+    is_index,
     is_number,
     is_pointwise,
     is_row_reduction,
@@ -56,7 +56,7 @@ from .region_writes import (
     written_by,
     written_outputs,
 )
-from .signatures import argument_names
+from .signatures import arguments_by_name
 from .stale_code import registration_of
 from .write_ops import register_lowering_of_writes
 
@@ -70,7 +70,6 @@ log = logging.getLogger("torch._inductor.kernel.custom_op")
 
 # Compilation time grows with a region, and every candidate repeats it.
 _MOST_NODES = 64
-_INDICES = (torch.int64, torch.int32)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,8 +164,10 @@ def find_region(call: torch.fx.Node, taken: set[torch.fx.Node]) -> SubgraphBound
     order = {node: i for i, node in enumerate(call.graph.nodes)}
     calls, members = _with_epilogue(call, taken)
     if "prologue" in fusion_types():
-        producers = _add_producers(members, calls, taken, order)
-        if any(map(is_write, itertools.chain(*(p.users for p in producers)))):
+        epilogue = {*members}
+        _add_producers(members, calls, taken, order)
+        producers = members.keys() - epilogue
+        if any(is_write(user) for producer in producers for user in producer.users):
             calls, members = _with_epilogue(call, taken, producers)
             _add_producers(members, calls, taken, order)
     views = views_of_written(members)
@@ -292,7 +293,7 @@ def _add_producers(
     calls: Sequence[torch.fx.Node],
     taken: set[torch.fx.Node],
     order: Mapping[torch.fx.Node, int],
-) -> list[torch.fx.Node]:
+) -> None:
     """
     Adds what the region's inputs are computed with, back to the last write before it.
 
@@ -301,22 +302,17 @@ def _add_producers(
 
     Args:
         order: of the graph.
-
-    Returns:
-        What was added.
     """
-    added: list[torch.fx.Node] = []
     # Nodes outside that the region depends on: what they read cannot be inside.
     before: set[torch.fx.Node] = set()
     # What is written to between here and the region.
     passed: set[torch.fx.Node] = set()
     inputs = {*taken, *(node for call in calls for node in _generated(call))}
-    is_behind_call = True
     node = max(members, key=order.__getitem__)
     while node.op != "root" and len(members) < _MOST_NODES:
         if node not in members:
             memory = memory_written(node)
-            if memory is None or (memory and not is_behind_call):
+            if memory is None or (memory and order[node] < order[calls[0]]):
                 break
             passed |= memory
             inside = [members[user] for user in node.users if user in members]
@@ -332,12 +328,9 @@ def _add_producers(
             )
             if joins:
                 members[node] = steps
-                added.append(node)
             if leads_in or (inside and not joins):
                 before.add(node)
-        is_behind_call = is_behind_call and node is not calls[0]
         node = node.prev
-    return added
 
 
 def _reads(node: torch.fx.Node, memory: Collection[torch.fx.Node]) -> bool:
@@ -413,7 +406,7 @@ def can_precede(
         return False
     if is_free(node):
         return True
-    if not can_be_measured(node) or _is_index(node.meta["val"]):
+    if not can_be_measured(node) or is_index(node.meta["val"]):
         return False
     if all(reader in members for reader in readers(node)):
         return True
@@ -429,11 +422,6 @@ def _is_on_device_of(node: torch.fx.Node, calls: Iterable[torch.fx.Node]) -> boo
 def can_be_measured(node: torch.fx.Node) -> bool:
     """Whether a node is work on single elements, and its inputs may be made up."""
     return _is_elementwise(node) and not divides_integers(node)
-
-
-def _is_index(value: torch.Tensor) -> bool:
-    """Whether it may be: zeros are valid then, and not what is computed from zeros."""
-    return value.dtype in _INDICES
 
 
 def can_follow_as_call(node: torch.fx.Node, calls: Sequence[torch.fx.Node]) -> bool:
@@ -454,7 +442,9 @@ def can_follow_as_write(
     producers: Collection[torch.fx.Node] = (),
 ) -> bool:
     """Whether a node that writes what the region computes may do so in each branch."""
-    if "epilogue" not in fusion_types() or _reads(node, written_by(members)):
+    if not is_write(node) or "epilogue" not in fusion_types():
+        return False
+    if _reads(node, written_by(members)):
         return False
     return can_join_as_write(node, members, behind, producers)
 
@@ -470,7 +460,7 @@ def _one_size(calls: Sequence[torch.fx.Node]) -> bool:
 def _arguments(call: torch.fx.Node) -> dict[str, Any]:
     """What a registered op is called with, by parameter."""
     assert isinstance(call.target, torch._ops.OpOverload)
-    return {**dict(zip(argument_names(call.target), call.args)), **call.kwargs}
+    return arguments_by_name(call.target, call.args, call.kwargs)
 
 
 def _generated(call: torch.fx.Node) -> list[torch.fx.Node]:

@@ -15,7 +15,7 @@ import torch
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 _POSITIONAL = (
     inspect.Parameter.POSITIONAL_ONLY,
@@ -31,6 +31,13 @@ def implementation_name(fn: Callable[..., Any]) -> str:
     if isinstance(fn, torch._library.custom_ops.CustomOpDef):
         return fn._name
     return getattr(fn, "__name__", None) or type(fn).__name__
+
+
+def arguments_by_name(
+    op: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What an op is called with, without the defaults."""
+    return {**dict(zip(argument_names(op), args)), **kwargs}
 
 
 def argument_names(op: torch._ops.OpOverload) -> list[str]:

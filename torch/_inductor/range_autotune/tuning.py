@@ -22,7 +22,6 @@ from .candidates import (
     index_of_variant,
     kind_of_variant,
     one_line,
-    Outputs,
     PERSISTENT,
     PLAIN_INDEX,
     Rejection,
@@ -57,6 +56,7 @@ if TYPE_CHECKING:
     from .. import ir
     from ..graph import GraphLowering
     from .config_ranges import KernelConfigs
+    from .contract import Outputs
     from .measure import RangeTimes
     from .registration import Candidate
     from .subgraph_module import SubgraphModule

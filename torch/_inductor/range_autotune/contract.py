@@ -1,0 +1,165 @@
+"""What a candidate must keep to: outputs as the op's own, in memory of their own."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, TYPE_CHECKING
+
+import torch
+
+from ..utils import convert_shape_to_inductor
+from ..virtualized import V
+from .captures import captured_tensors
+from .functional import written
+from .node_kinds import memory_of
+from .write_ops import stands_for_write
+
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch.utils import _pytree as pytree
+
+
+class CandidateError(Exception):
+    """A candidate cannot compete; says why."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Outputs:
+    """
+    What a call site returns: fake tensors with symbolic sizes.
+
+    Args:
+        tensors: what its graph returns, flat.
+        spec: how they are nested.
+        of_ops: what each op itself returns, flat; the contract of every candidate.
+    """
+
+    tensors: tuple[torch.Tensor, ...]
+    spec: pytree.TreeSpec
+    of_ops: tuple[tuple[torch.Tensor, ...], ...]
+
+
+def output_values(graph: torch.fx.GraphModule) -> list[Any]:
+    """What a graph returns: fake tensors, or what is no tensor."""
+    results: Any = graph.graph.output_node().args[0]
+    return [
+        node.meta["val"] if isinstance(node, torch.fx.Node) else node
+        for node in results
+    ]
+
+
+def check_outputs(
+    values: Sequence[Any], expected: Sequence[torch.Tensor], inputs: Sequence[Any]
+) -> None:
+    """
+    Raises CandidateError unless fake ``values`` are as the op's own.
+
+    Args:
+        inputs: what the implementation was given; callers may write to what an op
+            returns, so that it must have memory of its own.
+    """
+    if len(values) != len(expected):
+        raise CandidateError(
+            f"it returns {len(values)} outputs, the op {len(expected)}"
+        )
+    taken = {_storage(x) for x in inputs if isinstance(x, torch.Tensor)}
+    for i, (value, wanted) in enumerate(zip(values, expected)):
+        _check_output(i, value, wanted)
+        if _storage(value) in taken:
+            raise CandidateError(f"output {i} shares memory with an input")
+
+
+def _check_output(index: int, value: Any, expected: torch.Tensor) -> None:
+    if not isinstance(value, torch.Tensor):
+        raise CandidateError(f"output {index} is {value!r}, not a tensor")
+    for what in ("dtype", "device"):
+        got, wanted = getattr(value, what), getattr(expected, what)
+        if got != wanted:
+            raise CandidateError(
+                f"output {index} has {what} {got}, the op's has {wanted}"
+            )
+    if not known_equal(value.shape, expected.shape):
+        raise CandidateError(
+            f"output {index} has shape {list(value.shape)}, the op's has "
+            f"{list(expected.shape)}"
+        )
+
+
+def with_own_memory(results: list[Any]) -> list[Any]:
+    """Copies outputs that share memory with an earlier one or start inside theirs."""
+    seen: set[int] = set()
+    owned = []
+    for result in results:
+        if not isinstance(result, torch.Tensor):
+            owned.append(result)
+            continue
+        at_start = known_equal([result.storage_offset()], [0])
+        apart = _storage(result) not in seen
+        owned.append(result if apart and at_start else result.clone())
+        seen.add(_storage(owned[-1]))
+    return owned
+
+
+def check_graph(graph: torch.fx.GraphModule) -> None:
+    """
+    Raises CandidateError if a graph keeps or writes to memory that is not its own, but for
+    what its region writes to.
+    """
+    _check_writes_kept(graph)
+    _check_no_writes(graph)
+    _check_captures_kept(graph)
+
+
+def _check_writes_kept(graph: torch.fx.GraphModule) -> None:
+    """What a region writes to is still memory that it is given."""
+    for node in graph.graph.nodes:
+        if stands_for_write(node) and memory_of(node.args[0]).op != "placeholder":
+            raise CandidateError(f"{node.target} would write to a copy")
+
+
+def _check_captures_kept(graph: torch.fx.GraphModule) -> None:
+    """Callers may write to what an op returns."""
+    taken = {_storage(node.meta["val"]) for node in captured_tensors(graph)}
+    for i, value in enumerate(output_values(graph)):
+        if _storage(value) in taken:
+            raise CandidateError(
+                f"output {i} shares memory with a tensor that it captures"
+            )
+
+
+def _check_no_writes(graph: torch.fx.GraphModule) -> None:
+    """What is still written after functionalization must be the graph's own."""
+    given = dict.fromkeys(graph.graph.find_nodes(op="placeholder"), "an argument")
+    given |= dict.fromkeys(captured_tensors(graph), "a tensor that it captures")
+    taken = {
+        _storage(node.meta["val"]): what
+        for node, what in given.items()
+        if isinstance(node.meta["val"], torch.Tensor)
+    }
+    for node in graph.graph.nodes:
+        for value in [argument.meta.get("val") for argument in written(node)]:
+            if isinstance(value, torch.Tensor) and _storage(value) in taken:
+                raise CandidateError(
+                    f"it writes to {taken[_storage(value)]} with {node.target}"
+                )
+
+
+def pin_strides(graph: torch.fx.GraphModule, outputs: Outputs) -> None:
+    """Compiled by itself, the graph returns the op's strides, as it must where it wins."""
+    meta = graph.graph.find_nodes(op="output")[0].meta
+    meta["user_visible_output_idxs"] = list(range(len(outputs.tensors)))
+    meta["original_output_strides"] = [t.stride() for t in outputs.tensors]
+
+
+def known_equal(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    """Whether sizes are provably equal; asked of their expressions, which no tracer sees."""
+    return len(a) == len(b) and all(
+        V.graph.sizevars.statically_known_equals(x, y)
+        for x, y in zip(convert_shape_to_inductor(a), convert_shape_to_inductor(b))
+    )
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata
