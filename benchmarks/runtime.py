@@ -18,6 +18,7 @@ import argparse
 import functools
 import itertools
 import logging
+import operator
 import random
 import statistics
 import time
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+# The variants with a dispatch.
+OURS = ("forced", "tuned")
 TURNS, ROUNDS_A_TURN = 25, 4
 # In bytes. On a CPU one code was 20 to 40 % slower in one process than in another, for as
 # long as its inputs and results had the same places.
@@ -149,9 +152,24 @@ def compile_variants(workload: Workload, tuned: list[Any]) -> dict[str, Any]:
     return {**compiled, **workload.by_hand}
 
 
-def measure(chosen: str) -> dict[str, dict[str, dict[int, float]]]:
-    """Medians in µs by workload, variant and size."""
-    results: dict[str, dict[str, dict[int, float]]] = {}
+def over_best(samples: dict[str, list[float]], ours: str) -> float:
+    """
+    How many times as long as the best of the fixed variants one of ours takes, from what
+    was measured in the same rounds: what slows a round down slows all of it down.
+    """
+    return max(
+        statistics.median(map(operator.truediv, samples[ours], values))
+        for name, values in samples.items()
+        if name not in OURS
+    )
+
+
+def measure(chosen: str) -> dict[str, dict[str, dict[str, dict[int, float]]]]:
+    """
+    Medians by workload and size: in µs, by variant (``times``), and those of ours over
+    that of the best other one (``over best``).
+    """
+    results: dict[str, dict[str, dict[str, dict[int, float]]]] = {}
     sample = sampler()
     # On a CPU no variant shall fault its pages in anew where others do not, by chance:
     # see `keep_heap` in the patched build, and the base has none.
@@ -165,6 +183,7 @@ def measure(chosen: str) -> dict[str, dict[str, dict[int, float]]]:
         end_turn()
         variants = compile_variants(workload, tuned)
         times: dict[str, dict[int, float]] = {name: {} for name in variants}
+        ratios: dict[str, dict[int, float]] = {name: {} for name in OURS}
         for size in workload.sizes:
             samples: dict[str, list[float]] = {name: [] for name in variants}
             for _ in range(TURNS):
@@ -177,7 +196,9 @@ def measure(chosen: str) -> dict[str, dict[str, dict[int, float]]]:
                         samples[name].append(sample(call))
             for name, values in samples.items():
                 times[name][size] = statistics.median(values)
-        results[workload.name] = times
+            for name in OURS:
+                ratios[name][size] = over_best(samples, name)
+        results[workload.name] = {"times": times, "over best": ratios}
     return results
 
 
@@ -192,27 +213,26 @@ def table(patched: Any, base: Any = None) -> str:
         f"# {patched['device']}, torch {patched['torch']}",
         "",
         "Medians of one call, µs. Base and patched take turns. The others are all but the",
-        "dispatches and the base.",
+        "dispatches and the base; ratios to the best of them are medians over rounds in",
+        "which each is called once.",
     ]
-    for name, times in patched["times"].items():
+    for name, measured in patched["workloads"].items():
+        times = measured["times"]
         sizes = list(times["tuned"])
-        fixed = [v for v in times if v not in ("forced", "tuned")]
         rows = dict(times)
-        theirs = base["times"].get(name, {}) if base else {}
-        rows.update(
-            {f"base: {v}": theirs[v] for v in ("forced", "tuned", "plain") if theirs}
-        )
+        theirs = base["workloads"].get(name, {}).get("times") if base else None
+        if theirs:
+            rows.update({f"base: {v}": theirs[v] for v in (*OURS, "plain")})
         lines += ["", f"## {name}", "", f"| | {' | '.join(sizes)} |"]
         lines += ["| --- |" + " ---: |" * len(sizes)]
         for row, values in rows.items():
             lines.append(f"| {row} | {' | '.join(f'{values[s]:.1f}' for s in sizes)} |")
-        best = {s: min(times[v][s] for v in fixed) for s in sizes}
         ratios = {
-            f"{ours} / best of the others": ratio(times[ours], best)
-            for ours in ("forced", "tuned")
+            f"{ours} / best of the others": [*measured["over best"][ours].values()]
+            for ours in OURS
         }
         if theirs:
-            for ours in ("forced", "tuned"):
+            for ours in OURS:
                 ratios[f"base: {ours} / {ours}"] = ratio(theirs[ours], times[ours])
             ratios["base: plain / tuned"] = ratio(theirs["plain"], times["tuned"])
         for row, numbers in ratios.items():
@@ -224,9 +244,9 @@ def work(chosen: str) -> None:
     """Measures in this process; the last line printed is the result as JSON."""
     torch._logging.set_logs(inductor=logging.ERROR)
     with config.patch(fx_graph_cache=False):
-        times = measure(chosen)
+        workloads = measure(chosen)
     device = device_name(DEVICE)
-    answer({"device": device, "torch": torch.__version__, "times": times})
+    answer({"device": device, "torch": torch.__version__, "workloads": workloads})
 
 
 def main() -> None:
