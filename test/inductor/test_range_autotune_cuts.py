@@ -145,8 +145,10 @@ class TestCut(TestCase):
         self.assertEqual(pieces[-1].sizes.end, math.inf)
 
     def test_noise_is_no_reason(self):
-        machine = Machine(constant(1.05), lambda s: 1.0 if s < 100 else 1.1)
-        self.assertEqual(len(machine.cut(DimRange(1, 1000))), 1)
+        for error, pieces in ((0.0, 2), (0.04, 1)):
+            models = constant(1.05), lambda s: 1.0 if s < 100 else 1.1
+            machine = Machine(*models, error=error)
+            self.assertEqual(len(machine.cut(DimRange(1, 1000))), pieces)
 
     def test_uncertain_times_are_no_excuse(self):
         machine = Machine(constant(1.2), lambda s: 1.0 if s < 100 else 1.4, error=0.2)

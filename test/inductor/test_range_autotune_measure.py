@@ -235,10 +235,21 @@ class TestWinnerTable(TestCase):
         self.assertExpectedInline(
             winners(first, row(8, 16, *at_one)), """[0, 8): 0, [8, 16): 1"""
         )
-        at_none = [{0: 0.99, 1: 1.0}, {0: 1.05, 1: 1.0}]
+        at_none = [{0: 0.99, 1: 1.0}, {0: 1 + 0.9 * NOISE, 1: 1.0}]
         self.assertExpectedInline(
             winners(first, row(8, 16, *at_none)), """[0, 16): 0"""
         )
+
+    def test_a_gain_within_the_error_of_times_is_none(self):
+        def times(error):
+            return [{0: Timing(0.98, error), 1: 1.0}, {0: Timing(1.05, error), 1: 1.0}]
+
+        first = row(0, 8, {0: 1.0, 1: 2.0})
+        for error, expected in (
+            (0.01, "[0, 8): 0, [8, 16): 1"),
+            (0.055, "[0, 16): 0"),
+        ):
+            self.assertEqual(winners(first, row(8, 16, *times(error))), expected)
 
     def test_a_change_that_gains_less_than_the_noise_is_one_behind_a_gap(self):
         self.assertExpectedInline(

@@ -426,8 +426,8 @@ def as_good_as_best(measured: RangeTimes, rules: ChoiceRules) -> dict[int, float
     return {
         index: score
         for index, score in scores.items()
-        if score <= scores[best] * (1 + _tolerance(measured, best, index))
-        and _largest_loss(measured, best, index) <= _NOISE_LIMIT
+        if score <= scores[best] * (1 + _noise_between(_both(measured, best, index)))
+        and not _is_clearly_slower(measured, best, index)
         and (rules.min_speedup <= 1 or score * rules.min_speedup <= fallback)
     }
 
@@ -445,8 +445,7 @@ def loss_of_winner(at: Mapping[int, Times], rules: ChoiceRules) -> float:
             continue
         if not isinstance(ours, Timing):
             return math.inf
-        loss = ours.ms / best.ms - 1 if best.ms else 0.0
-        losses.append(loss - _NOISE_LIMIT)
+        losses.append(_loss(best, ours) - _noise_between([(best, ours)]))
     return max(losses)
 
 
@@ -493,23 +492,32 @@ def _may_win(index: int, rules: ChoiceRules) -> bool:
     return index == rules.fallback
 
 
-def _largest_loss(measured: RangeTimes, first: int, second: int) -> float:
-    """By how much the second is slower than the first at the size where it is most."""
-    losses = [0.0]
-    for times in measured.at.values():
-        one, other = times[first], times[second]
-        if isinstance(one, Timing) and isinstance(other, Timing) and one.ms:
-            losses.append(other.ms / one.ms - 1)
-    return max(losses)
+def _is_clearly_slower(measured: RangeTimes, first: int, second: int) -> bool:
+    """Whether the second is slower than the first by more than noise at any size."""
+    return any(
+        _loss(one, other) > _noise_between([(one, other)])
+        for one, other in _both(measured, first, second)
+    )
 
 
-def _tolerance(measured: RangeTimes, first: int, second: int) -> float:
+def _both(measured: RangeTimes, first: int, second: int) -> list[tuple[Timing, Timing]]:
+    """The times of two candidates at the sizes where both have one."""
+    pairs = [(times.get(first), times.get(second)) for times in measured.at.values()]
+    return [
+        (one, other)
+        for one, other in pairs
+        if isinstance(one, Timing) and isinstance(other, Timing)
+    ]
+
+
+def _loss(best: Timing, other: Timing) -> float:
+    """By how much one is slower than the best, relative to that."""
+    return other.ms / best.ms - 1 if best.ms else 0.0
+
+
+def _noise_between(pairs: Sequence[tuple[Timing, Timing]]) -> float:
     """The error of a comparison of two candidates, within NOISE and its limit."""
-    errors = []
-    for times in measured.at.values():
-        one, other = times[first], times[second]
-        if isinstance(one, Timing) and isinstance(other, Timing):
-            errors.append(math.hypot(one.error, other.error))
+    errors = [math.hypot(one.error, other.error) for one, other in pairs]
     error = statistics.fmean(errors) if errors else 0.0
     return min(max(error, NOISE), _NOISE_LIMIT)
 
