@@ -40,8 +40,8 @@ SIZES = (64, 2, 99, 100, 333)
 _numbers = itertools.count()
 
 
-def tuned_op(fn=None):
-    """x * 2 by default, with an implementation for each of two ranges; all are equal."""
+def tuned_op(fn=None, impls=(lambda x: x + x, lambda x: 2 * x)):
+    """x * 2 by default, with implementations for each of two ranges; all are equal."""
 
     def double(x: torch.Tensor) -> torch.Tensor:
         return x * 2
@@ -51,9 +51,7 @@ def tuned_op(fn=None):
     op.register_fake(torch.empty_like)
     register_custom_op_autotuning(
         op,
-        configs=[
-            CustomOpRangeConfig("x", 0, RANGES, [lambda x: x + x, lambda x: 2 * x])
-        ],
+        configs=[CustomOpRangeConfig("x", 0, RANGES, [*impls])],
     )
     return op
 
@@ -218,6 +216,24 @@ class TestEmittedCode(FusionTestCase):
             return (op(x.half().float()) + x).half()
 
         self.check(fn, lambda n: (rows(n),), 1)
+
+    def test_reduction_behind_one_generated_implementation(self):
+        """The other one and the op itself have it in a kernel behind theirs."""
+
+        def product(x: torch.Tensor) -> torch.Tensor:
+            return x @ x.new_ones(8, 8).tril().triu().mul(2)
+
+        def fn(x):
+            y = op(x).relu()
+            scale = y.amax(1, keepdim=True) + 1
+            return y / scale, scale
+
+        op = tuned_op(product, [lambda x: x + x, product])
+        compiled, code = self.compile(fn, rows(SIZES[0]))
+        self.check_values(compiled, fn, lambda n: (rows(n),))
+        outside, *branches = kernel_calls(code).values()
+        self.assertEqual(outside, 0, msg=code)
+        self.assertIn(1, branches, msg=code)
 
     def test_value_read_elsewhere_too(self):
         op = tuned_op()
@@ -847,7 +863,8 @@ class TestLegality(FusionTestCase):
         def product(x: torch.Tensor) -> torch.Tensor:
             return x @ x.new_ones(8, 8)
 
-        op, other = tuned_op(), tuned_op(product)
+        op, other = tuned_op(), tuned_op(product, [product, lambda x: product(x) * 1])
+        half = tuned_op(product, [product, lambda x: x.sum(1, keepdim=True) + 0 * x])
         names = ["op", "sin", "amax", "sub"]
 
         def behind(y):
@@ -856,6 +873,7 @@ class TestLegality(FusionTestCase):
 
         self.assertEqual(self.joined(lambda x: behind(op(x)), rows(4)), names)
         self.assertEqual(self.joined(lambda x: behind(other(x)), rows(4)), names[:2])
+        self.assertEqual(self.joined(lambda x: behind(half(x)), rows(4)), names)
         self.assertEqual(
             self.joined(lambda x: behind(other(op(x))), rows(4)), ["op", "op", "sin"]
         )

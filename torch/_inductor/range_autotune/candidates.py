@@ -306,16 +306,28 @@ def _place_of_assertion(error: BaseException) -> str:
 
 def call_of_candidate(candidate: Candidate, site: CallSite) -> _OpCall:
     """Calls the implementation with what it takes of the op's arguments."""
+    return functools.partial(
+        call_implementation, candidate, site.op, tensor_names=site.tensor_names
+    )
 
-    def call(values: dict[str, Any]) -> Any:
-        if candidate.impl is None:
-            return _call(site.op, site.op, {**values, **candidate.params})
-        args, kwargs = bind(
-            site.op, candidate.impl, values, site.tensor_names, candidate.params
-        )
-        return candidate.impl(*args, **kwargs)
 
-    return call
+def call_implementation(
+    candidate: Candidate,
+    op: torch._ops.OpOverload,
+    values: dict[str, Any],
+    tensor_names: frozenset[str],
+) -> Any:
+    """
+    What a candidate returns.
+
+    Args:
+        values: every argument of the op by name, defaults included.
+        tensor_names: those that hold tensors or lists of tensors.
+    """
+    if candidate.impl is None:
+        return _call(op, op, {**values, **candidate.params})
+    args, kwargs = bind(op, candidate.impl, values, tensor_names, candidate.params)
+    return candidate.impl(*args, **kwargs)
 
 
 def _candidate_graphs(

@@ -1,10 +1,11 @@
 """
-What ops' own bodies are made of, for passes that fuse a call with its neighbours.
+What ops' bodies and implementations are made of, for passes that fuse a call with its
+neighbours.
 
 Inductor leaves a sum of a product and another tensor to the GEMM, unless all that reads it
 is pointwise work and can compute the sum itself. A registered op reads it by its
 candidates: as pointwise work if its body does, which competes as plain lowering. And
-reductions of what it returns are one kernel with it only if generated code is.
+reductions of what it returns are one kernel with a candidate that is generated code.
 """
 
 from __future__ import annotations
@@ -22,15 +23,18 @@ import torch
 from .. import config
 from ..codegen.subgraph import trace_subgraph
 from ..utils import is_pointwise_use, is_view
-from .candidates import one_line, plain_body
+from .candidates import call_implementation, one_line, plain_body
 from .fusion_options import fusion_types
 from .limits import call_within, time_limit_s
 from .node_kinds import has_generated_code
+from .signatures import arguments_by_name
 from .stale_code import registration_of
 
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from .registration import Candidate
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
@@ -38,10 +42,11 @@ log = logging.getLogger("torch._inductor.kernel.custom_op")
 @dataclasses.dataclass(frozen=True)
 class _Body:
     """
-    What is known of an op's body.
+    What is known of an op's body or of an implementation.
 
     Args:
-        reads: for each tensor among the arguments, whether a read of it is pointwise work.
+        reads: for each tensor among the op's arguments, whether a read of it is pointwise
+            work.
         is_generated: whether Inductor generates all of its code.
     """
 
@@ -50,7 +55,7 @@ class _Body:
 
 
 _UNKNOWN = _Body({}, False)
-# By an op's body: by what kinds of arguments there are.
+# By body or implementation: by op, tuning parameters and kinds of arguments.
 _known: weakref.WeakKeyDictionary[Callable[..., Any], dict[Any, _Body]] = (
     weakref.WeakKeyDictionary()
 )
@@ -85,8 +90,14 @@ def is_pointwise_read(use: torch.fx.Node, value: torch.fx.Node) -> bool:
 
 
 def is_generated(call: torch.fx.Node) -> bool:
-    """Whether Inductor generates all code of an op's body, so that more may be one with it."""
-    return _body_of(call).is_generated
+    """
+    Whether Inductor generates all code of an op's body or of an implementation of it, so
+    that more may be one kernel with that.
+    """
+    return _body_of(call).is_generated or any(
+        _implementation_of(call, candidate).is_generated
+        for candidate in _candidates_of(call)
+    )
 
 
 def _joins_calls() -> bool:
@@ -95,21 +106,65 @@ def _joins_calls() -> bool:
 
 
 def _body_of(call: torch.fx.Node) -> _Body:
+    tensors = [x for x in _fakes_of(call) if isinstance(x, torch.Tensor)]
+    body = plain_body(_op_of(call), tensors[0].device) if tensors else None
+    return _UNKNOWN if body is None else _look_into(body, body, call, {})
+
+
+def _op_of(call: torch.fx.Node) -> torch._ops.OpOverload:
     assert isinstance(call.target, torch._ops.OpOverload)
+    return call.target
+
+
+def _fakes_of(call: torch.fx.Node) -> list[Any]:
+    return [node.meta.get("val") for node in call.all_input_nodes]
+
+
+def _candidates_of(call: torch.fx.Node) -> Sequence[Candidate]:
+    """Those that are known before they are generated for a call."""
+    registration = registration_of(call.target)
+    contest = None if registration is None else registration.contest
+    return () if contest is None else contest.candidates
+
+
+def _implementation_of(call: torch.fx.Node, candidate: Candidate) -> _Body:
+    op, impl = _op_of(call), candidate.impl
+    defaults = {a.name: a.default_value for a in op._schema.arguments}
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        values = {**defaults, **arguments_by_name(op, args, kwargs)}
+        tensor_names = frozenset(n for n, value in values.items() if _has_tensor(value))
+        return call_implementation(candidate, op, values, tensor_names)
+
+    return _UNKNOWN if impl is None else _look_into(impl, run, call, candidate.params)
+
+
+def _has_tensor(value: Any) -> bool:
+    return any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(value))
+
+
+def _look_into(
+    source: Callable[..., Any],
+    run: Callable[..., Any],
+    call: torch.fx.Node,
+    params: Mapping[str, Any],
+) -> _Body:
+    """
+    What a function computes, given what an op is called with.
+
+    Args:
+        source: what the user wrote, which is looked into once.
+        run: calls it with the op's arguments.
+        params: tuning parameters that ``run`` adds.
+    """
     leaves, spec = pytree.tree_flatten((call.args, call.kwargs))
-    fakes = {
-        i: leaf.meta["val"]
-        for i, leaf in enumerate(leaves)
-        if isinstance(leaf, torch.fx.Node)
-    }
-    tensors = [x for x in fakes.values() if isinstance(x, torch.Tensor)]
-    body = plain_body(call.target, tensors[0].device) if tensors else None
-    if body is None:
+    key = (call.target, repr(params), tuple(map(_kind, leaves)))
+    try:
+        known = _known.setdefault(source, {})
+    except TypeError:  # not hashable
         return _UNKNOWN
-    key = (call.target, tuple(map(_kind, leaves)))
-    known = _known.setdefault(body, {})
     if key not in known:
-        known[key] = _trace(body, leaves, spec, fakes)
+        known[key] = _trace(run, leaves, spec)
     return known[key]
 
 
@@ -124,22 +179,23 @@ def _kind(leaf: Any) -> Any:
 
 
 def _trace(
-    body: Callable[..., Any],
-    leaves: Sequence[Any],
-    spec: pytree.TreeSpec,
-    fakes: Mapping[int, Any],
+    run: Callable[..., Any], leaves: Sequence[Any], spec: pytree.TreeSpec
 ) -> _Body:
     """
     Args:
         leaves: of a call's arguments, flat.
-        fakes: for the nodes among them.
     """
+    fakes = {
+        i: leaf.meta["val"]
+        for i, leaf in enumerate(leaves)
+        if isinstance(leaf, torch.fx.Node)
+    }
 
     def call(*values: Any) -> Any:
         given = dict(zip(fakes, values))
         filled = [given.get(i, leaf) for i, leaf in enumerate(leaves)]
         args, kwargs = pytree.tree_unflatten(filled, spec)
-        return body(*args, **kwargs)
+        return run(*args, **kwargs)
 
     try:
         graph = call_within(
@@ -150,7 +206,7 @@ def _trace(
             [*fakes.values()],
         ).graph
     except Exception as e:
-        log.debug("the body of %s is not traced: %s", body, one_line(e))
+        log.debug("%s is not traced: %s", run, one_line(e))
         return _UNKNOWN
     placeholders = graph.find_nodes(op="placeholder")
     reads = {
