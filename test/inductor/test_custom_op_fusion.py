@@ -217,6 +217,31 @@ class TestEmittedCode(FusionTestCase):
 
         self.check(fn, lambda n: (rows(n),), 1)
 
+    @parametrize("keeps_mask", (False, True))
+    def test_dropout(self, keeps_mask):
+        """Random numbers are made where they are read, as the mask that is kept is."""
+        op = tuned_op()
+
+        def fn(x):
+            mask = torch.rand_like(x) > 0.25
+            dropped = torch.where(mask, op(x), 0) * 4 + x
+            return (dropped, mask) if keeps_mask else (dropped,)
+
+        make = lambda n: rows(n, 32) + 2  # noqa: E731
+        compiled, code = self.compile(fn, make(SIZES[0]))
+        self.assertEqual([*kernel_calls(code).values()], [0, 1, 1], msg=code)
+        for size in SIZES:
+            x = make(size)
+            torch.manual_seed(size)
+            dropped, *masks = compiled(x)
+            torch.manual_seed(size)
+            self.assertEqual(compiled(x)[0], dropped)
+            kept = dropped != x
+            for mask in masks:
+                self.assertEqual(mask, kept)
+            self.assertEqual(dropped, x + 8 * x * kept)
+            self.assertTrue(0.5 < kept.float().mean() < 1)
+
     def test_reduction_behind_one_generated_implementation(self):
         """The other one and the op itself have it in a kernel behind theirs."""
 

@@ -10,7 +10,7 @@ from torch.utils._ordered_set import OrderedSet
 
 import torch
 
-from ..inductor_prims import prepare_softmax_online
+from ..inductor_prims import lookup_seed, prepare_softmax_online, random
 from ..utils import is_view as aliases
 from .functional import written
 from .signatures import arguments_by_name
@@ -79,6 +79,16 @@ def moves_elements(node: torch.fx.Node) -> bool:
     return _packet(node) in _MOVES and has_generated_code(node)
 
 
+def makes_random_numbers(node: torch.fx.Node) -> bool:
+    """Whether each element of the one result is made of a seed and its place."""
+    return node.target is random
+
+
+def is_seed(node: torch.fx.Node) -> bool:
+    """Whether a node's value is the one number that random ones are made of."""
+    return node.target is lookup_seed
+
+
 def is_row_reduction(node: torch.fx.Node) -> bool:
     """Whether a node reduces dimensions that have one size always, by generated code."""
     target = node.target
@@ -121,13 +131,18 @@ def is_made_of_sizes(node: torch.fx.Node) -> bool:
 def is_computed_from_stored(node: torch.fx.Node) -> bool:
     """
     Whether the values that a pointwise node comes from lie in memory in any case, where
-    random numbers, for one, are made as they are read.
+    what is gathered, for one, is so as it is read.
     """
-    return not any(map(has_generated_code, _sources(node)))
+    return not any(
+        has_generated_code(source) and not is_seed(source) for source in _sources(node)
+    )
 
 
 def _sources(node: torch.fx.Node) -> OrderedSet[torch.fx.Node]:
-    """The tensors that a node is computed from by pointwise work and views; maybe itself."""
+    """
+    The tensors that a node is computed from by pointwise work, views and random numbers;
+    maybe itself.
+    """
     found: OrderedSet[torch.fx.Node] = OrderedSet()
     seen: set[torch.fx.Node] = set()
     left = [node]
@@ -136,7 +151,7 @@ def _sources(node: torch.fx.Node) -> OrderedSet[torch.fx.Node]:
         if node in seen or is_number(node):
             continue
         seen.add(node)
-        if is_pointwise(node) or shares_memory(node):
+        if is_pointwise(node) or shares_memory(node) or makes_random_numbers(node):
             left += node.all_input_nodes
         else:
             found.add(node)

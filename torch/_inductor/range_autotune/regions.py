@@ -37,6 +37,7 @@ from .node_kinds import (
     is_pointwise,
     is_row_reduction,
     is_view,
+    makes_random_numbers,
     memory_of,
     memory_written,
     moves_elements,
@@ -364,7 +365,7 @@ def _without_views_of_inputs(
 
 
 def _is_elementwise(node: torch.fx.Node) -> bool:
-    return is_pointwise(node) or moves_elements(node)
+    return is_pointwise(node) or moves_elements(node) or makes_random_numbers(node)
 
 
 def _is_step(node: torch.fx.Node) -> bool:
