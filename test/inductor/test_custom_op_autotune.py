@@ -550,10 +550,12 @@ class TestSizes(AutotuneTestCase):
         )
         with made_up_times(lambda size, index: 1.0 if index == 0 else 2.0):
             compile_at(op, ramp(128, 4))
-        # On a GPU they are made again where kernels' configs are chosen.
-        self.assertEqual(sorted(set(shapes)), [(2, 4), (256 + 1, 4), (511, 4)])
-        if not HAS_GPU:
-            self.assertEqual(len(shapes), 3)
+        measured = [(2, 4), (256 + 1, 4), (511, 4)]
+        if HAS_GPU:  # and where kernels' configs change
+            self.assertLessEqual(set(measured), set(shapes))
+            self.assertTrue(all(2 <= rows <= 511 for rows, _ in shapes))
+        else:
+            self.assertEqual(sorted(shapes), measured)
 
 
 class TestOps(AutotuneTestCase):
