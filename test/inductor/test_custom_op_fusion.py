@@ -29,7 +29,12 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune import config_ranges, regions, rounds
+from torch._inductor.range_autotune import (
+    config_ranges,
+    region_search,
+    regions,
+    rounds,
+)
 from torch._inductor.range_autotune.candidates import FALLBACK_INDEX
 from torch._inductor.range_autotune.measure import failure_of, Timing
 
@@ -119,7 +124,7 @@ class FusionTestCase(TestCase):
         gm = traced(fn, *args)
         call = next(n for n in gm.graph.nodes if n.target in user_lowerings)
         with V.set_fake_mode(call.meta["val"].fake_mode):
-            found = regions.find_region(call, set())
+            found = region_search.find_region(call, set())
         names = [n.target.__name__.partition(".")[0] for n in found.nodes]
         return [re.sub(r"op\d+", "op", name) for name in names]
 
@@ -911,7 +916,7 @@ class TestLegality(FusionTestCase):
 
     def test_outputs_of_the_last_reduction_join(self):
         op = tuned_op()
-        with mock.patch.object(regions, "_MOST_NODES", 2):
+        with mock.patch.object(region_search, "_MOST_NODES", 2):
             self.assertEqual(
                 self.joined(lambda x: torch.max(op(x), 1), rows(4)),
                 ["op", "max", "getitem", "getitem"],

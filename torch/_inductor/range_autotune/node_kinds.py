@@ -18,7 +18,7 @@ from .write_ops import stands_for_write
 
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
 _aten = torch.ops.aten
 # Of elements in another order or shape, whatever their strides.
@@ -200,6 +200,11 @@ def memory_written(node: torch.fx.Node) -> set[torch.fx.Node] | None:
     else:
         return None
     return {*map(memory_of, tensors)}  # type: ignore[arg-type]  # nodes
+
+
+def reads_from(node: torch.fx.Node, memory: Collection[torch.fx.Node]) -> bool:
+    """Whether a node is given something in some memory, see ``memory_of``."""
+    return bool(memory) and any(memory_of(i) in memory for i in node.all_input_nodes)
 
 
 def readers(node: torch.fx.Node) -> Iterator[torch.fx.Node]:

@@ -1,0 +1,263 @@
+"""How far a region reaches from a call: to all neighbours that may join, and no path back."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from typing import TYPE_CHECKING
+
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+from .dispatched_calls import (
+    can_have_neighbours,
+    made_by_user,
+    registration_of_call,
+    results_of,
+)
+from .fusion_options import fusion_types, most_steps
+from .joining import (
+    can_follow,
+    can_follow_as_call,
+    can_follow_as_write,
+    can_precede,
+    is_elementwise,
+    is_step,
+)
+from .joint import joined
+from .node_kinds import (
+    has_generated_code,
+    is_number,
+    is_pointwise,
+    is_view,
+    memory_of,
+    memory_written,
+    readers,
+    reads_from,
+)
+from .region_copies import is_free
+from .region_writes import (
+    is_write,
+    keeps_order_of_writes,
+    last_write,
+    views_of_written,
+    written_by,
+)
+
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    import torch
+
+    from .registration import Registration
+
+# Compilation time grows with a region, and every candidate repeats it.
+_MOST_NODES = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class SubgraphBoundaryInfo:
+    """
+    Calls and the nodes that join them, in the order of the graph.
+
+    Args:
+        registration: of the op, or of several joined.
+        calls: nodes of registered ops whose choice depends on one size.
+        nodes: all nodes of the region, the calls among them.
+    """
+
+    registration: Registration
+    calls: tuple[torch.fx.Node, ...]
+    nodes: tuple[torch.fx.Node, ...]
+
+
+def find_region(call: torch.fx.Node, taken: set[torch.fx.Node]) -> SubgraphBoundaryInfo:
+    """
+    The largest set of neighbours that may join a call.
+
+    No path leads out of it and back in, and nothing else in the graph between its first
+    and its last node writes to what it reads.
+
+    Args:
+        taken: nodes that stay outside, such as those of other regions.
+    """
+    if not can_have_neighbours(call):
+        return SubgraphBoundaryInfo(registration_of_call(call), (call,), (call,))
+    order = {node: i for i, node in enumerate(call.graph.nodes)}
+    calls, members = _with_epilogue(call, taken)
+    if "prologue" in fusion_types():
+        epilogue = {*members}
+        _add_producers(members, calls, taken, order)
+        producers = members.keys() - epilogue
+        if any(is_write(user) for producer in producers for user in producer.users):
+            calls, members = _with_epilogue(call, taken, producers)
+            _add_producers(members, calls, taken, order)
+    views = views_of_written(members)
+    nodes = sorted({*members, *(views or ())}, key=order.__getitem__)
+    knows_all = views is not None and not views & taken
+    if not (knows_all and keeps_order_of_writes(nodes)):
+        return find_region(call, {*taken, last_write(nodes)})
+    return SubgraphBoundaryInfo(
+        joined([registration_of_call(c) for c in calls]),
+        tuple(calls),
+        _without_views_of_inputs(nodes),
+    )
+
+
+def _with_epilogue(
+    call: torch.fx.Node,
+    taken: set[torch.fx.Node],
+    producers: Collection[torch.fx.Node] = (),
+) -> tuple[list[torch.fx.Node], dict[torch.fx.Node, int]]:
+    """
+    The call and the work on its result, as far as it is pointwise or such a call again.
+
+    Args:
+        producers: in front of the call, of what may be written behind it.
+
+    Returns:
+        The calls, and each member's steps from a call.
+    """
+    calls, members = [call], {call: 0}
+    # Nodes outside that depend on the region: what reads them cannot be inside.
+    behind: set[torch.fx.Node] = set()
+    node = call.next
+    while node.op != "output" and not _is_full(members, node):
+        writes = node not in taken and can_follow_as_write(
+            node, members, behind, producers
+        )
+        if not writes and _ends_region(node, members, taken):
+            break
+        inputs = node.all_input_nodes
+        reads = [members[i] for i in inputs if i in members]
+        steps = max(reads, default=0) + is_step(node)
+        if writes:
+            members[node] = steps
+        elif any(i in behind for i in inputs) or (reads and node in taken):
+            behind.add(node)
+        elif reads and can_follow_as_call(node, calls):
+            calls.append(node)
+            members[node] = 0
+        elif reads and steps <= most_steps() and can_follow(node, calls, members):
+            members[node] = steps
+        elif reads:
+            behind.add(node)
+        node = node.next
+    for node in reversed([*members]):
+        if not _belongs_at_end(node, calls, members):
+            del members[node]
+    return calls, members
+
+
+def _ends_region(
+    node: torch.fx.Node,
+    members: Collection[torch.fx.Node],
+    taken: Collection[torch.fx.Node],
+) -> bool:
+    """
+    Whether nothing behind a node may join: it writes to who knows what, or where that is in
+    the way; or it reads what the region has written.
+    """
+    memory = memory_written(node)
+    if memory is None or (memory and node in taken):
+        return True
+    return reads_from(node, written_by(members))
+
+
+def _is_full(members: Collection[torch.fx.Node], node: torch.fx.Node) -> bool:
+    return len(members) >= _MOST_NODES and node.target is not operator.getitem
+
+
+def _belongs_at_end(
+    node: torch.fx.Node,
+    calls: Sequence[torch.fx.Node],
+    members: Collection[torch.fx.Node],
+) -> bool:
+    """
+    Whether a node that reads the region is better computed in it, if it ends there.
+
+    A view is not, nor what is larger than the ops' results and need not be stored, since
+    who reads it can compute it.
+    """
+    if any(user in members for user in node.users):
+        return True
+    if is_view(node):
+        return False
+    if not is_elementwise(node):
+        return True
+    value = node.meta["val"]
+    may_grow = not any(
+        statically_known_true(value.numel() <= result.numel())
+        for result in results_of(calls)
+    )
+    return not may_grow or not all(map(has_generated_code, readers(node)))
+
+
+def _add_producers(
+    members: dict[torch.fx.Node, int],
+    calls: Sequence[torch.fx.Node],
+    taken: set[torch.fx.Node],
+    order: Mapping[torch.fx.Node, int],
+) -> None:
+    """
+    Adds what the region's inputs are computed with, back to the last write before it.
+
+    What others read, too, is one more output: it has to be written anyway, but need not be
+    read again.
+
+    Args:
+        order: of the graph.
+    """
+    # Nodes outside that the region depends on: what they read cannot be inside.
+    before: set[torch.fx.Node] = set()
+    # What is written to between here and the region.
+    passed: set[torch.fx.Node] = set()
+    inputs = {*taken, *(node for call in calls for node in made_by_user(call))}
+    node = max(members, key=order.__getitem__)
+    while node.op != "root" and len(members) < _MOST_NODES:
+        if node not in members:
+            memory = memory_written(node)
+            if memory is None or (memory and order[node] < order[calls[0]]):
+                break
+            passed |= memory
+            inside = [members[user] for user in node.users if user in members]
+            leads_in = any(user in before for user in node.users)
+            steps = min(inside, default=0) + is_step(node)
+            joins = (
+                inside
+                and node not in inputs
+                and (is_free(node) or not leads_in)
+                and steps <= most_steps()
+                and can_precede(node, calls, members)
+                and not reads_from(node, passed)
+            )
+            if joins:
+                members[node] = steps
+            if leads_in or (inside and not joins):
+                before.add(node)
+        node = node.prev
+
+
+def _without_views_of_inputs(
+    nodes: Sequence[torch.fx.Node],
+) -> tuple[torch.fx.Node, ...]:
+    """
+    A region's nodes but for views of what it reads, which become its inputs.
+
+    Unless the region reads the same memory otherwise, too: a kernel would load twice what
+    it is given as two inputs. Nor of what it writes to.
+
+    Args:
+        nodes: in the order of the graph.
+    """
+    members = set(nodes)
+    written = written_by(nodes)
+    for node in filter(is_view, nodes):
+        if memory_of(node) in written:
+            continue
+        (viewed,) = (read for read in node.all_input_nodes if not is_number(read))
+        inside = {reader for reader in readers(viewed) if reader in members}
+        is_read_twice = len(inside) > 1 and any(map(is_pointwise, inside))
+        if viewed not in members and not is_read_twice:
+            members.remove(node)
+    return tuple(node for node in nodes if node in members)
