@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import re
@@ -74,6 +75,16 @@ def first_then_second(runners, *_):
     return times
 
 
+@contextlib.contextmanager
+def two_winners():
+    """Candidate 0 below 100 rows, candidate 1 from there, kernels with one config each."""
+    with (
+        mock.patch.object(rounds, "time_candidates", first_then_second),
+        mock.patch.object(config_ranges, "configs_by_range", one_config_each),
+    ):
+        yield
+
+
 class FusionTestCase(TestCase):
     def setUp(self):
         super().setUp()
@@ -88,10 +99,7 @@ class FusionTestCase(TestCase):
             if arg.dim() and arg.shape[0] == SIZES[0]:
                 torch._dynamo.mark_dynamic(arg, 0)
         compiled = torch.compile(fn)
-        with (
-            mock.patch.object(rounds, "time_candidates", first_then_second),
-            mock.patch.object(config_ranges, "configs_by_range", one_config_each),
-        ):
+        with two_winners():
             _, codes = run_and_get_code(compiled, *args)
         return compiled, codes[-1]
 

@@ -4,6 +4,7 @@
 import inspect
 import logging
 import math
+import re
 import unittest
 from unittest import mock
 
@@ -16,9 +17,11 @@ from test_custom_op_fusion import (
     SIZES,
     traced,
     tuned_op,
+    two_winners,
 )
 from torch._dynamo.utils import counters
 from torch._inductor.test_case import run_tests
+from torch._inductor.utils import run_and_get_cpp_code
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
@@ -80,6 +83,19 @@ def shifted(op, x, y):
 
 def turned(op, x, y):
     y.T.copy_(op(x).T + 1)
+
+
+class Cache(torch.nn.Module):
+    """Writes rows of its buffer."""
+
+    def __init__(self, op):
+        super().__init__()
+        self.op = op
+        self.register_buffer("rows", rows(400).cos())
+
+    def forward(self, x, places):
+        self.rows[places] = self.op(x).sin()
+        return self.rows[:2] + x.amax()
 
 
 class TestEmittedCode(FusionTestCase):
@@ -191,17 +207,7 @@ class TestEmittedCode(FusionTestCase):
     @unittest.skipIf(not HAS_GPU, "CUDA graphs")
     def test_cuda_graphs_of_a_cache(self):
         op = tuned_op()
-
-        class Cache(torch.nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.register_buffer("rows", rows(400).cos())
-
-            def forward(self, x, places):
-                self.rows[places] = op(x).sin()
-                return self.rows[:2] + x.amax()
-
-        cache, expected = Cache(), Cache()
+        cache, expected = Cache(op), Cache(op)
         with mock.patch.object(rounds, "time_candidates", first_then_second):
             compiled = torch.compile(cache, mode="reduce-overhead")
             for _ in range(4):
@@ -224,6 +230,27 @@ class TestEmittedCode(FusionTestCase):
         with config.patch(cpp_wrapper=True):
             compiled, _ = self.compile(fn, *two(SIZES[0]))
         self.check_values(compiled, fn, two)
+
+    def test_buffer_of_a_model_compiled_ahead(self):
+        op = tuned_op()
+
+        def make(n):
+            return rows(n), torch.arange(n, device=rows(1).device)
+
+        size = torch.export.Dim("size", min=2, max=400)
+        exported = torch.export.export(
+            Cache(op), make(SIZES[0]), dynamic_shapes=({0: size}, {0: size})
+        )
+        with two_winners():
+            package, code = run_and_get_cpp_code(
+                lambda: torch._inductor.aoti_compile_and_package(exported)
+            )
+        kernels = set(re.findall(r"fused_\w*index_put\w*", code))
+        self.assertTrue(kernels)
+        self.assertTrue(all("sin" in kernel for kernel in kernels), msg=kernels)
+        loaded, expected = torch._inductor.aoti_load_package(package), Cache(op)
+        for n in SIZES:
+            self.assertEqual(loaded(*make(n)), expected(*make(n)))
 
     def test_no_candidate_left(self):
         """The model writes."""

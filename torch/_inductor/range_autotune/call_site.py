@@ -357,9 +357,15 @@ def _with_strides_of(node: torch.fx.Node, leaf: Any) -> Any:
 
 
 def _is_same_input(leaf: Any, given: Any) -> bool:
-    """Whether a tensor is one that the graph is given, in the memory where that lies."""
-    is_tensor = isinstance(leaf, ir.TensorBox) and isinstance(given, ir.TensorBox)
-    return is_tensor and given.is_input_buffer() and leaf.data is given.data
+    """
+    Whether a tensor is one that the graph is given, or a buffer of a model compiled ahead,
+    in the memory where that lies.
+    """
+    if not (isinstance(leaf, ir.TensorBox) and isinstance(given, ir.TensorBox)):
+        return False
+    storage = given.data
+    is_buffer = isinstance(storage, ir.StorageBox) and storage.is_module_buffer()
+    return leaf.data is storage and (given.is_input_buffer() or is_buffer)
 
 
 def _normalize_leaf(leaf: Any) -> Any:

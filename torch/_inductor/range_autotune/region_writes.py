@@ -53,13 +53,20 @@ def can_join_as_write(
     places = [read for read in _others(node) if read is not value]
     return (
         (value in members or value in producers)
-        and memory_of(to).op == "placeholder"
+        and _is_given(memory_of(to))
         # Others then read what was written to in place of the result.
-        and (to.op == "placeholder" or not node.users)
+        and (_is_given(to) or not node.users)
         and to.meta["val"].device == value.meta["val"].device
         and not any(read in members or read in behind for read in places)
         and _has_shape_of_places(node)
     )
+
+
+def _is_given(node: torch.fx.Node) -> bool:
+    """Whether a tensor is an input of the graph, or a buffer of a model compiled ahead."""
+    if node.op != "get_attr":
+        return node.op == "placeholder"
+    return node.graph.find_nodes(op="get_attr", target=node.target) == [node]
 
 
 def _has_shape_of_places(write: torch.fx.Node) -> bool:
