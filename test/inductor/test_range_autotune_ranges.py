@@ -63,7 +63,7 @@ def winner_tables(draw):
 class TestDimRange(TestCase):
     @parametrize("start", [True, False, -1, 0.0, math.nan, math.inf, "0", None])
     def test_start_must_be_a_size(self, start):
-        message = f"start must be an integer of at least 0 in [{start}, 512)"
+        message = f"start must be an integer of at least 0 in [{start!r}, 512)"
         with self.assertRaises(ValueError) as caught:
             DimRange(start, 512)
         self.assertEqual(str(caught.exception), message)
@@ -72,7 +72,7 @@ class TestDimRange(TestCase):
     def test_end_must_be_a_size_or_infinite(self, end):
         with self.assertRaises(ValueError) as caught:
             DimRange(0, end)
-        message = f"end must be an integer or math.inf in [0, {end})"
+        message = f"end must be an integer or math.inf in [0, {end!r})"
         self.assertEqual(str(caught.exception), message)
 
     @parametrize("start,end", [(512, 512), (512, 511), (1, 0), (0, -1)])

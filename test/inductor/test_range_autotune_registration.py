@@ -373,6 +373,14 @@ class TestErrors(OpTestCase):
             """decomposition must be callable, got <class 'str'>""",
         )
 
+    def test_config_patches_are_no_dict(self):
+        self.assert_refused(
+            TypeError,
+            lambda: CustomOpConfig(short, 5),
+            "config_patches must be a dict from names in torch._inductor.config to "
+            "values, got <class 'int'>",
+        )
+
     @parametrize("missing", ["tensor_name", "dim_index", "dim_range"])
     def test_one_range_field_is_missing(self, missing):
         fields = {"tensor_name": "x", "dim_index": 0, "dim_range": (0, 512)}

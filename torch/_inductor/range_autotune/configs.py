@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import NoneType
 from typing import Any, TYPE_CHECKING
 
 from .ranges import DimRange, parse_range, parse_ranges
@@ -29,7 +31,7 @@ class CustomOpConfig:
             that name.
 
     Raises:
-        TypeError: if the implementation is not callable.
+        TypeError: if the implementation is not callable or the patches are no dict.
         ValueError: for a range that is none or a part of the three range fields.
     """
 
@@ -46,6 +48,11 @@ class CustomOpConfig:
         if decomposition is not None and not callable(decomposition):
             raise TypeError(
                 f"decomposition must be callable, got {type(decomposition)}"
+            )
+        if not isinstance(config_patches, (Mapping, NoneType)):
+            raise TypeError(
+                "config_patches must be a dict from names in torch._inductor.config to "
+                f"values, got {type(config_patches)}"
             )
         self.decomposition = decomposition
         self.config_patches = dict(config_patches or {})

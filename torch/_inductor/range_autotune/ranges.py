@@ -48,8 +48,8 @@ class DimRange:
             raise ValueError(f"start must be less than end in {self}")
 
     def __str__(self) -> str:
-        end = "inf" if self.end == math.inf else self.end
-        return f"[{self.start}, {end})"
+        end = "inf" if self.end == math.inf else repr(self.end)
+        return f"[{self.start!r}, {end})"
 
     def __contains__(self, size: object) -> bool:
         return isinstance(size, int) and self.start <= size < self.end
