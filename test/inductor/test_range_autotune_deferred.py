@@ -397,6 +397,28 @@ class TestEqualCallSites(DeferredTestCase):
             x = torch.randn(size, 8)
             self.assertEqual(compiled(x, self.w), fn(x, self.w))
 
+    def test_dropout_in_each(self):
+        """Other seeds, but one choice and the same branches."""
+        op = linear_op(self.counted, ranges=RANGES)
+
+        def fn(x, w):
+            kept = []
+            for _ in range(3):
+                y = torch.nn.functional.dropout(op(x, w), 0.25)
+                kept.append(y != 0)
+                x = y @ w
+            return x, *kept
+
+        x = torch.randn(20, 8)
+        torch._dynamo.mark_dynamic(x, 0)
+        with winner(lambda size: 0 if size < 64 else -1) as points:
+            (_, *kept), (code,) = run_and_get_code(torch.compile(fn), x, self.w)
+        self.assert_once(points)
+        # The first ones read an input of the graph, which may lie anywhere.
+        self.assertEqual(code.count("def size_branch"), 4, msg=code)
+        self.assertEqual(code.count("async_compile.cpp_pybinding("), 1, msg=code)
+        self.assertFalse(kept[0].equal(kept[1]) or kept[1].equal(kept[2]))
+
     def test_other_symbols(self):
         op = linear_op(self.counted, ranges=RANGES)
 

@@ -322,7 +322,13 @@ def exprs_of(leaf: Any) -> list[sympy.Expr]:
     if isinstance(leaf, sympy.Basic):
         return [replaced(leaf)]
     layout = leaf.get_layout()
-    return [replaced(e) for e in (*layout.size, *layout.stride, layout.offset)]
+    exprs = (*layout.size, *layout.stride, *_offset_of_many(leaf))
+    return [replaced(e) for e in exprs]
+
+
+def _offset_of_many(tensor: ir.IRNode) -> list[sympy.Expr]:
+    """Where a tensor starts, if it matters: one number lies anywhere, such as a seed."""
+    return [tensor.get_layout().offset] if tensor.get_size() else []
 
 
 def _arguments_in(
@@ -386,7 +392,7 @@ def _layout_text(leaf: Any, symbols: SymbolNames) -> str:
         return symbols(leaf)
     sizes = ", ".join(map(symbols, leaf.get_size()))
     strides = ", ".join(map(symbols, leaf.get_stride()))
-    offset = symbols(leaf.get_layout().offset)
+    offset = ", ".join(map(symbols, _offset_of_many(leaf)))
     kind = f"{leaf.get_dtype()} {leaf.get_device()}"
     return f"{kind} [{sizes}] strides [{strides}] from {offset}"
 

@@ -121,9 +121,11 @@ def _known_branch(
     known: dict[Any, ir.Subgraph],
 ) -> ir.Subgraph:
     """The branch of an equal call site where it becomes a function, else a new one."""
+    from .size_dispatch import is_unaligned
+
     if V.graph.cpp_wrapper or V.graph.aot_mode:  # written in place
         return _branch(winner, operands, site, outputs)
-    unaligned = [isinstance(o, ir.IRNode) and ir.is_unaligned(o) for o in operands]
+    unaligned = [is_unaligned(operand) for operand in operands]
     patches = sorted(_config_of_kernels(winner).items())
     key = id(V.graph), id(winner.graph), str(patches), tuple(unaligned)
     if key not in known:

@@ -11,7 +11,6 @@ import torch
 from .node_kinds import (
     is_made_of_sizes,
     is_pointwise,
-    is_seed,
     is_view,
     readers,
     shares_memory,
@@ -23,11 +22,8 @@ if TYPE_CHECKING:
 
 
 def is_free(node: torch.fx.Node) -> bool:
-    """
-    Whether a node may be computed again wherever it is read: it reads no memory, or not
-    more than a number.
-    """
-    return is_view(node) or is_seed(node) or is_made_of_sizes(node)
+    """Whether a node may be computed again wherever it is read: it reads no memory."""
+    return is_view(node) or is_made_of_sizes(node)
 
 
 def with_copies(nodes: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:

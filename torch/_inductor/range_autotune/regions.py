@@ -23,7 +23,13 @@ from torch.fx.passes.utils.fuser_utils import (
 import torch
 
 from .dispatched_calls import dispatched_registration
-from .node_kinds import is_row_reduction, moves_elements, REGION_WRITES
+from .node_kinds import (
+    is_row_reduction,
+    is_seed,
+    makes_random_numbers,
+    moves_elements,
+    REGION_WRITES,
+)
 from .region_copies import is_free, with_copies
 from .region_search import find_region, SubgraphBoundaryInfo
 from .region_writes import (
@@ -37,6 +43,8 @@ from .write_ops import register_lowering_of_writes
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
+
+_select = torch.ops.aten.select.int
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
@@ -90,6 +98,7 @@ def _replace(
     """Puts one node in the place of a region's nodes."""
     nodes = list(region.nodes)
     read_writes_at_source(nodes)
+    _give_seeds(nodes)
     before = nodes[0].prev
     body, inputs, outputs = fuse_as_graphmodule(
         gm, nodes, name, always_return_tuple=True
@@ -117,6 +126,25 @@ def _replace(
     gm.delete_submodule(name)
     _put_behind(node, before)
     log.debug("%s: joined by %s", list(region.calls), [n.name for n in nodes])
+
+
+def _give_seeds(nodes: Collection[torch.fx.Node]) -> None:
+    """
+    Has random numbers of a region read their seed where it lies among the model's seeds.
+
+    The region is given it as an input then, and is the same as that of an equal layer.
+    """
+    for node in filter(makes_random_numbers, nodes):
+        seed: Any = node.args[1]
+        if not is_seed(seed):
+            continue
+        seeds, index = seed.args
+        with node.graph.inserting_after(seed):
+            view = node.graph.call_function(_select, (seeds, 0, index))
+        view.meta = {**seed.meta}
+        node.replace_input_with(seed, view)
+        if not seed.users:
+            node.graph.erase_node(seed)
 
 
 def _put_behind(node: torch.fx.Node, start: torch.fx.Node) -> None:

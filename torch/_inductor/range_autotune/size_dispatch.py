@@ -104,12 +104,18 @@ def lower_branch(
     graph.bw_donated_idxs = None  # places among the outermost graph's inputs
     placeholders = gm.graph.find_nodes(op="placeholder")
     for node, operand in zip(placeholders, operands):
-        if isinstance(operand, ir.IRNode) and ir.is_unaligned(operand):
+        if is_unaligned(operand):
             graph.unaligned_buffers.add(graph.qualify_name(node.target))
     with V.set_graph_handler(graph), config.patch(dict(config_patches)):
         graph.run(*fakes)
         graph.graph_outputs = _own_buffers(graph.graph_outputs, outputs)
     return ir.Subgraph(name=name, graph_module=gm, graph=graph)
+
+
+def is_unaligned(operand: Any) -> bool:
+    """Whether kernels may not count on where a tensor starts; one number is just read."""
+    is_tensor = isinstance(operand, ir.IRNode) and bool(operand.get_size())
+    return is_tensor and ir.is_unaligned(operand)
 
 
 def _own_buffers(
