@@ -46,7 +46,7 @@ SIZES = (64, 2, 99, 100, 333)
 _numbers = itertools.count()
 
 
-def tuned_op(fn=None, impls=(lambda x: x + x, lambda x: 2 * x)):
+def tuned_op(fn=None, impls=(lambda x: x + x, lambda x: 2 * x), ranges=RANGES):
     """x * 2 by default, with implementations for each of two ranges; all are equal."""
 
     def double(x: torch.Tensor) -> torch.Tensor:
@@ -57,7 +57,7 @@ def tuned_op(fn=None, impls=(lambda x: x + x, lambda x: 2 * x)):
     op.register_fake(torch.empty_like)
     register_custom_op_autotuning(
         op,
-        configs=[CustomOpRangeConfig("x", 0, RANGES, [*impls])],
+        configs=[CustomOpRangeConfig("x", 0, ranges, [*impls])],
     )
     return op
 

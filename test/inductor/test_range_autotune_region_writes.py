@@ -275,6 +275,90 @@ class TestEmittedCode(FusionTestCase):
         self.assertEqual(y, expected)
 
 
+class TestWritesAndReads(FusionTestCase):
+    """What is written to may be what candidates read, return or are told to write to."""
+
+    def check_values(self, fn, make):
+        for deferred in (True, False):
+            torch._dynamo.reset()
+            with config.patch(defer_custom_op_choices=deferred):
+                compiled, _ = self.compile(fn, *make(SIZES[0]))
+            super().check_values(compiled, fn, make)
+
+    def test_places_that_only_some_sizes_have(self):
+        """They are given, so that none are made up that the cache lacks."""
+        op = tuned_op(ranges=[(0, 100), (100, 4000)])
+
+        def fn(x, cache):
+            cache[torch.arange(x.shape[0], device=x.device)] = op(x)
+            return cache.amax(1)
+
+        self.check_values(fn, lambda n: (rows(n), rows(400).cos()))
+        self.assertEqual(counters["inductor"]["custom_op_candidates_left_out"], 0)
+
+    def test_result_that_equals_an_input(self):
+        """Passes drop the product with ones."""
+
+        def equal(x: torch.Tensor) -> torch.Tensor:
+            return x * 1.0
+
+        op = tuned_op(equal, [lambda x: x * torch.ones_like(x)] * 2)
+
+        def in_the_region(x, y):
+            saved = op(x)
+            x.mul_(saved.sigmoid())
+            return saved
+
+        def outside(x, y):
+            saved = op(x)
+            x.copy_(y.sort(0)[0])
+            return saved
+
+        self.check_values(in_the_region, two)
+        self.check_values(outside, two)
+
+    def test_op_that_fills_its_result(self):
+        @torch.library.custom_op("region_writes::fill", mutates_args=("out",))
+        def fill(out: torch.Tensor, x: torch.Tensor) -> None:
+            out.copy_(x * 2)
+
+        fill.register_fake(lambda out, x: None)
+
+        def through_fill(x):
+            out = torch.empty_like(x)
+            fill(out, x)
+            return out
+
+        op = tuned_op(impls=[through_fill] * 2)
+
+        def fn(x, cache, places):
+            key = op(x) + 1
+            cache[places - 1] = key
+            return key
+
+        def make(n):
+            return rows(n), rows(400).cos(), torch.arange(n, device=rows(1).device) + 1
+
+        self.check_values(fn, make)
+
+    def test_transposed(self):
+        op = tuned_op()
+
+        def square(n):
+            x = rows(n, n)
+            torch._dynamo.maybe_mark_dynamic(x, 1)
+            return (x,)
+
+        def written(x):
+            x.T.copy_(op(x))
+
+        def read(x):
+            x.copy_(op(x.T) + 1)
+
+        for fn in (written, read):
+            self.check_values(fn, square)
+
+
 class TestLegality(FusionTestCase):
     def test_what_reads_it_ends_the_region(self):
         op = tuned_op()

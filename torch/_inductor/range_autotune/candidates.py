@@ -35,6 +35,7 @@ from .contract import (
     CandidateError,
     check_graph,
     check_outputs,
+    copy_returned_inputs,
     output_values,
     Outputs,
     pin_strides,
@@ -370,6 +371,7 @@ def _candidate_graphs(
     as_written = written if is_other_form(written, graph) else None
     for form in (graph, as_written):
         if form is not None:
+            copy_returned_inputs(form.graph)
             put_writes_last(form.graph)
             check_graph(form)
             pin_strides(form, outputs)

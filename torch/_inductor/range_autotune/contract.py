@@ -102,6 +102,17 @@ def with_own_memory(results: list[Any]) -> list[Any]:
     return owned
 
 
+def copy_returned_inputs(graph: torch.fx.Graph) -> None:
+    """Where passes have found that an output equals an input, the one is a copy again."""
+    output = graph.output_node()
+    for node in output.all_input_nodes:
+        if memory_of(node).op == "placeholder" and not stands_for_write(node):
+            with graph.inserting_before(output):
+                copy = graph.call_function(torch.ops.aten.clone.default, (node,))
+            copy.meta = {**node.meta}
+            output.replace_input_with(node, copy)
+
+
 def check_graph(graph: torch.fx.GraphModule) -> None:
     """
     Raises CandidateError if a graph keeps or writes to memory that is not its own, but for

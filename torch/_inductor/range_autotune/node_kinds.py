@@ -37,6 +37,7 @@ _VIEWS = (
     _aten.split,
     _aten.split_with_sizes,
 )
+_TURNS = (_aten.permute, _aten.transpose, _aten.t)
 # Copies may cast and broadcast, too.
 _MOVES = (_aten.cat, _aten.constant_pad_nd, _aten.copy, torch.ops.prims.rev)
 _INDICES = (torch.int64, torch.int32)
@@ -117,6 +118,11 @@ def is_view(node: torch.fx.Node) -> bool:
     if node.target is operator.getitem:
         return is_view(node.args[0])  # type: ignore[arg-type]  # a node
     return _packet(node) in _VIEWS
+
+
+def turns(node: torch.fx.Node) -> bool:
+    """Whether a node only gives dimensions another order."""
+    return _packet(node) in _TURNS
 
 
 def _packet(node: torch.fx.Node) -> Any:

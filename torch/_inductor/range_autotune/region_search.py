@@ -38,8 +38,10 @@ from .region_copies import is_free
 from .region_writes import (
     is_write,
     keeps_order_of_writes,
-    last_write,
+    places_of_writes,
     views_of_written,
+    writes_between,
+    writes_in_order_of_reads,
     written_by,
 )
 
@@ -95,8 +97,11 @@ def find_region(call: torch.fx.Node, taken: set[torch.fx.Node]) -> SubgraphBound
     views = views_of_written(members)
     nodes = sorted({*members, *(views or ())}, key=order.__getitem__)
     knows_all = views is not None and not views & taken
-    if not (knows_all and keeps_order_of_writes(nodes)):
-        return find_region(call, {*taken, last_write(nodes)})
+    if not (
+        knows_all and keeps_order_of_writes(nodes) and writes_in_order_of_reads(nodes)
+    ):
+        without = [write for write in writes_between(nodes) if write not in taken]
+        return find_region(call, {*taken, without[-1]})
     return SubgraphBoundaryInfo(
         joined([registration_of_call(c) for c in calls]),
         tuple(calls),
@@ -213,6 +218,7 @@ def _add_producers(
     # What is written to between here and the region.
     passed: set[torch.fx.Node] = set()
     inputs = {*taken, *(node for call in calls for node in made_by_user(call))}
+    inputs |= places_of_writes(members)
     node = max(members, key=order.__getitem__)
     while node.op != "root" and len(members) < _MOST_NODES:
         if node not in members:

@@ -19,6 +19,8 @@ from .node_kinds import (
     is_view,
     memory_of,
     memory_written,
+    shares_memory,
+    turns,
 )
 from .signatures import arguments_by_name
 from .write_ops import AS_VALUES, stands_for_write
@@ -50,7 +52,7 @@ def can_join_as_write(
     if not _is_generated(node):
         return False
     to, value = _arguments(node)["self"], _value(node)
-    places = [read for read in _others(node) if read is not value]
+    places = places_of_writes([node])
     return (
         (value in members or value in producers)
         and _is_given(memory_of(to))
@@ -122,6 +124,20 @@ def written_by(nodes: Collection[torch.fx.Node]) -> set[torch.fx.Node]:
     return {memory_of(node) for node in nodes if is_write(node)}
 
 
+def places_of_writes(nodes: Collection[torch.fx.Node]) -> set[torch.fx.Node]:
+    """
+    What says where nodes of a region write, which the region is given.
+
+    To be measured, it is given places that exist; those computed from a size may not.
+    """
+    return {
+        place
+        for node in filter(is_write, nodes)
+        for place in _others(node)
+        if place is not _value(node)
+    }
+
+
 def views_of_written(members: Collection[torch.fx.Node]) -> set[torch.fx.Node] | None:
     """
     The views that a region has to know to see all that it reads in memory that it writes
@@ -185,9 +201,42 @@ def keeps_order_of_writes(nodes: Sequence[torch.fx.Node]) -> bool:
     return True
 
 
-def last_write(nodes: Sequence[torch.fx.Node]) -> torch.fx.Node:
-    """The last node that writes to memory, from the first of these to the last."""
-    return [n for n in _between(nodes[0], nodes[-1]) if memory_written(n)][-1]
+def writes_in_order_of_reads(nodes: Collection[torch.fx.Node]) -> bool:
+    """
+    Whether what nodes read of memory that they write to is not transposed against that.
+
+    One kernel would overwrite elements that it still has to read, which Inductor does not
+    see where the matrix is a square.
+    """
+    written = written_by(nodes)
+    turned = {
+        memory_of(read)
+        for node in nodes
+        for read in node.all_input_nodes
+        if memory_of(read) in written and _is_turned(read)
+    }
+    return not any(memory_of(read) in turned for n in nodes for read in _values_read(n))
+
+
+def _is_turned(node: torch.fx.Node) -> bool:
+    """Whether a value has its dimensions in another order than the memory that it is in."""
+    while shares_memory(node):
+        if turns(node):
+            return True
+        node = node.all_input_nodes[0]
+    return False
+
+
+def _values_read(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """What is read to compute a node, not only viewed or written to."""
+    if is_view(node):
+        return []
+    return _others(node) if is_write(node) else node.all_input_nodes
+
+
+def writes_between(nodes: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:
+    """The nodes that write to memory, from the first of these to the last."""
+    return [n for n in _between(nodes[0], nodes[-1]) if memory_written(n)]
 
 
 def _between(first: torch.fx.Node, last: torch.fx.Node) -> Iterator[torch.fx.Node]:
