@@ -19,6 +19,7 @@ import sys
 import types
 from typing import Any, TYPE_CHECKING
 
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 import torch
@@ -228,6 +229,8 @@ def _(value: enum.Enum, seen: _Seen) -> Any:
 
 @_content.register
 def _(value: torch.Tensor, seen: _Seen) -> Any:
+    if isinstance(value, FakeTensor):  # whose sizes may be symbolic
+        raise _unhashable(value)
     if value.numel() * value.element_size() > _LARGEST_TENSOR_BYTES:
         raise Unhashable(f"a tensor of {value.numel()} elements")
     try:
@@ -273,7 +276,7 @@ def _(value: types.ModuleType, seen: _Seen) -> Any:
 @_content.register
 def _(value: type, seen: _Seen) -> Any:
     name = _qualified_name(value)
-    if _is_library(value) or seen.number(value) is not None:
+    if is_library(value) or seen.number(value) is not None:
         return ("class", name)
     members = {k: v for k, v in vars(value).items() if _is_own_content(k, v)}
     return ("class", name, _content(value.__bases__, seen), _content(members, seen))
@@ -307,7 +310,7 @@ def _(value: functools.cached_property, seen: _Seen) -> Any:  # type: ignore[typ
 @_content.register
 def _(value: types.FunctionType, seen: _Seen) -> Any:
     name = _qualified_name(value)
-    if _is_library(value):
+    if is_library(value):
         return ("function", name)
     if (number := seen.number(value)) is not None:
         return ("seen", number)
@@ -346,7 +349,7 @@ def _read(value: Any, names: frozenset[str], seen: _Seen) -> Any:
     """What code that uses ``names`` can see of a value: of a module not all of it."""
     if not isinstance(value, types.ModuleType):
         return _content(value, seen)
-    if _root(value.__name__) in _LIBRARIES:
+    if is_library(value):
         return ("module", value.__name__)
     if (number := seen.number(value, names)) is not None:
         return ("seen", number)
@@ -435,5 +438,8 @@ def _root(module: str | None) -> str:
     return (module or "").partition(".")[0]
 
 
-def _is_library(value: Any) -> bool:
-    return _root(getattr(value, "__module__", None)) in _LIBRARIES
+def is_library(value: Any) -> bool:
+    """Whether a module, function or class is of torch, Python or what these build on."""
+    is_module = isinstance(value, types.ModuleType)
+    name = value.__name__ if is_module else getattr(value, "__module__", None)
+    return _root(name) in _LIBRARIES

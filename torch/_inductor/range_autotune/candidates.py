@@ -47,6 +47,7 @@ from .limits import call_within, time_limit_s, TookTooLong
 from .passes import is_other_form, optimized
 from .registration import Candidate
 from .signatures import bind
+from .traced_state import state_restored
 from .write_ops import put_writes_last, WRITE_NAMESPACE
 
 
@@ -319,7 +320,7 @@ def call_implementation(
     tensor_names: frozenset[str],
 ) -> Any:
     """
-    What a candidate returns.
+    What a candidate returns, as it is traced.
 
     Args:
         values: every argument of the op by name, defaults included.
@@ -328,7 +329,8 @@ def call_implementation(
     if candidate.impl is None:
         return _call(op, op, {**values, **candidate.params})
     args, kwargs = bind(op, candidate.impl, values, tensor_names, candidate.params)
-    return candidate.impl(*args, **kwargs)
+    with state_restored(candidate.impl):
+        return candidate.impl(*args, **kwargs)
 
 
 def _candidate_graphs(

@@ -1,0 +1,156 @@
+# Owner(s): ["module: inductor"]
+"""What implementations remember of being traced: nothing."""
+
+import functools
+
+from range_autotune_testing import OpTestCase
+from torch._inductor.test_case import run_tests, TestCase
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+import torch
+from torch._inductor.kernel.custom_op import (
+    CustomOpRangeConfig,
+    register_custom_op_autotuning,
+)
+from torch._inductor.range_autotune.cache_key import content_digest, Unhashable
+from torch._inductor.range_autotune.traced_state import state_restored
+
+
+_tables = {}
+_table = None
+
+
+@functools.cache
+def cached_table(n):
+    return torch.ones(n).cumsum(0)
+
+
+@functools.cache
+def width():
+    return 8
+
+
+def through_cache(x):
+    return x * cached_table(x.shape[1])
+
+
+def through_dict(x):
+    if "table" not in _tables:
+        _tables["table"] = (torch.ones(8), 8)
+    return x * _tables["table"][0]
+
+
+def through_global(x):
+    global _table  # noqa: PLW0603  # as users do
+    if _table is None:
+        _table = torch.ones(8)
+    return x * _table
+
+
+def through_width(x):
+    return x * width() if cached_table else x
+
+
+class LazyTable(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("table", None)
+        self.sizes = []
+
+    def forward(self, x):
+        self.sizes.append(x.shape[1])
+        if self.table is None:
+            self.table = torch.ones(8)
+        return x * self.table
+
+
+def closure():
+    table = None
+
+    def through_cell(x):
+        nonlocal table
+        table = torch.ones(8) if table is None else table
+        return x * table
+
+    return through_cell
+
+
+class TestStateRestored(TestCase):
+    def trace(self, function):
+        """Calls it with a fake tensor; what it keeps is not to be seen behind that."""
+        with FakeTensorMode(), state_restored(function):
+            result = function(torch.randn(2, 8))
+            self.assertIsInstance(result, FakeTensor)
+
+    def assert_forgets(self, function):
+        self.trace(function)
+        x = torch.randn(2, 8)
+        self.assertEqual(type(function(x)), torch.Tensor)
+        # What it keeps of a call that was no trace is not lost.
+        self.assertEqual(function(x), function(x))
+
+    def test_cache(self):
+        cached_table.cache_clear()
+        self.assert_forgets(through_cache)
+        kept = cached_table(8)
+        self.trace(through_width)
+        self.assertIs(cached_table(8), kept)
+
+    def test_dict_in_a_global(self):
+        _tables.clear()
+        self.assert_forgets(functools.partial(through_dict))
+        self.assertEqual(_tables.keys(), {"table"})
+
+    def test_global(self):
+        self.assert_forgets(through_global)
+
+    def test_buffer_of_a_module(self):
+        lazy = LazyTable()
+        self.trace(lazy)
+        self.assertIsNone(lazy.table)
+        self.assertEqual(lazy.sizes, [8])
+        self.assert_forgets(torch.nn.Sequential(lazy).forward)
+
+    def test_closure(self):
+        self.assert_forgets(closure())
+
+    def test_after_an_error(self):
+        cached_table.cache_clear()
+
+        def fails(x):
+            through_cache(x)
+            raise RuntimeError("no such kernel")
+
+        with self.assertRaisesRegex(RuntimeError, "no such kernel"):
+            self.trace(fails)
+        self.assertEqual(cached_table.cache_info().currsize, 0)
+
+    def test_contents_of_fake_tensors(self):
+        with FakeTensorMode():
+            fake = torch.ones(8)
+        with self.assertRaises(Unhashable):
+            content_digest(fake)
+
+
+class TestCompiled(OpTestCase):
+    def test_op_with_the_same_cache(self):
+        @torch.library.custom_op("traced_state::op", mutates_args=())
+        def op(x: torch.Tensor) -> torch.Tensor:
+            return through_cache(x)
+
+        op.register_fake(torch.empty_like)
+        self.addCleanup(op._lib._destroy)
+        cached_table.cache_clear()
+        impls = [through_cache, lambda x: cached_table(x.shape[1]) * x]
+        register_custom_op_autotuning(
+            op, configs=[CustomOpRangeConfig("x", 0, [(0, 16), (16, 64)], impls)]
+        )
+        x = torch.randn(20, 8)
+        torch._dynamo.mark_dynamic(x, 0)
+        for fn in (lambda x: op(x).relu(), lambda x: op(x).sum(1)):
+            self.assertEqual(torch.compile(fn)(x), fn(x))
+        self.assertEqual(op(x), through_cache(x))
+
+
+if __name__ == "__main__":
+    run_tests()
