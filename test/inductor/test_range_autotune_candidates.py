@@ -1,6 +1,8 @@
 # Owner(s): ["module: inductor"]
 """What a call of an op was given, and each candidate as one symbolic graph or a reason."""
 
+import logging
+
 import sympy
 from range_autotune_testing import OpTestCase, SymbolicTestCase
 from torch._dynamo.utils import counters
@@ -343,9 +345,15 @@ class TestCandidate(SiteTestCase):
         reason = self.reason(lambda x: x + 1 if x.shape[0] > 50 else x + 2)
         self.assertExpectedInline(
             reason.replace(str(self.s0), "s0"),
-            """it guards on a size, s0 > 50 == True. If that always holds, say so with torch._check in the op's fake kernel""",
+            """it guards on a size, s0 > 50 == True. If that holds for all calls of the op, not only in a range, say so with torch._check in the op's fake kernel""",
         )
         self.assertEqual(counters["inductor"]["custom_op_decomp_guard_skips"], 1)
+
+    def test_guards_in_an_op(self):
+        """Who refuses says it, nobody else."""
+        with self.assertNoLogs("torch._subclasses.fake_tensor", logging.WARNING):
+            reason = self.reason(lambda x: torch.ones(3, 50) @ x)
+        self.assertIn("it guards on a size, Eq(", reason)
 
     def test_raises(self):
         def impl(x):

@@ -401,6 +401,11 @@ class TestLegality(FusionTestCase):
 
         self.assertEqual(self.joined(unknown, rows(4), rows(4)), ["op", "add"])
 
+        def square(x):
+            x.copy_(op(x.mT) + 1)
+
+        self.assertEqual(self.joined(square, rows(4, 4)), ["op", "add"])
+
     def test_integers_that_are_read_and_written_stay_outside(self):
         """Called again and again, as in measuring, they would leave their bounds."""
         op = tuned_op()

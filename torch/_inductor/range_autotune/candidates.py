@@ -217,8 +217,8 @@ def trace_candidate(
         condition = str(e).partition(": ")[2]
         return Rejection(
             candidate,
-            f"it guards on a size, {condition}. If that always holds, say so with "
-            "torch._check in the op's fake kernel",
+            f"it guards on a size, {condition}. If that holds for all calls of the op, "
+            "not only in a range, say so with torch._check in the op's fake kernel",
         )
     except (DataDependentOutputException, DynamicOutputShapeException) as e:
         return Rejection(candidate, f"it depends on data, through {e.func}")

@@ -17,7 +17,12 @@ from ..virtualized import V
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_shape_log = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+# Who logs that a guard is refused, and that an op's fake kernel asked for it.
+_TELLERS = (
+    logging.getLogger("torch.fx.experimental.symbolic_shapes"),
+    logging.getLogger("torch._subclasses.fake_tensor"),
+)
+_REFUSED = ("failed during evaluate_expr", "failed while attempting to run meta")
 
 
 def replaced(expr: Any) -> sympy.Expr:
@@ -46,18 +51,20 @@ def frozen_shapes() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _guard_errors_not_logged() -> Iterator[None]:
-    """The shape environment warns of each error that it raises; our callers say it once."""
+    """Torch warns of each error on its way, with tracebacks; our callers say it once."""
     thread = threading.get_ident()
 
     def keep(record: logging.LogRecord) -> bool:
         ours = record.thread == thread
-        return not (ours and str(record.msg).startswith("failed during evaluate_expr"))
+        return not (ours and str(record.msg).startswith(_REFUSED))
 
-    _shape_log.addFilter(keep)
+    for teller in _TELLERS:
+        teller.addFilter(keep)
     try:
         yield
     finally:
-        _shape_log.removeFilter(keep)
+        for teller in _TELLERS:
+            teller.removeFilter(keep)
 
 
 @contextlib.contextmanager

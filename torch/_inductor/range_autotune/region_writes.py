@@ -5,6 +5,7 @@ place, by the region that computes what is written.
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import Any, TYPE_CHECKING
 
 from torch.fx.experimental.symbolic_shapes import guard_or_false, statically_known_true
@@ -219,9 +220,13 @@ def writes_in_order_of_reads(nodes: Collection[torch.fx.Node]) -> bool:
 
 
 def _is_turned(node: torch.fx.Node) -> bool:
-    """Whether a value has its dimensions in another order than the memory that it is in."""
+    """
+    Whether a value has dimensions in another order than the memory that it is in, and two
+    are known to be as long as each other.
+    """
     while shares_memory(node):
-        if turns(node):
+        sizes = node.meta["val"].shape if turns(node) else ()
+        if any(statically_known_true(a == b) for a, b in combinations(sizes, 2)):
             return True
         node = node.all_input_nodes[0]
     return False
