@@ -114,6 +114,18 @@ class TestStateRestored(TestCase):
     def test_closure(self):
         self.assert_forgets(closure())
 
+    def test_closure_that_is_not_bound_yet(self):
+        def fills(x):
+            nonlocal table
+            table = torch.ones(8)
+            return x * table
+
+        self.trace(fills)
+        (cell,) = fills.__closure__
+        with self.assertRaisesRegex(ValueError, "empty"):
+            _ = cell.cell_contents
+        table = None
+
     def test_after_an_error(self):
         cached_table.cache_clear()
 

@@ -216,7 +216,8 @@ def writes_in_order_of_reads(nodes: Collection[torch.fx.Node]) -> bool:
         for read in node.all_input_nodes
         if memory_of(read) in written and _is_turned(read)
     }
-    return not any(memory_of(read) in turned for n in nodes for read in _values_read(n))
+    given = (_others(n) if is_write(n) else _read_by(n) for n in nodes)
+    return not any(memory_of(read) in turned for reads in given for read in reads)
 
 
 def _is_turned(node: torch.fx.Node) -> bool:
@@ -230,13 +231,6 @@ def _is_turned(node: torch.fx.Node) -> bool:
             return True
         node = node.all_input_nodes[0]
     return False
-
-
-def _values_read(node: torch.fx.Node) -> list[torch.fx.Node]:
-    """What is read to compute a node, not only viewed or written to."""
-    if is_view(node):
-        return []
-    return _others(node) if is_write(node) else node.all_input_nodes
 
 
 def writes_between(nodes: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:

@@ -119,7 +119,7 @@ def _replace(
     returned: Any = body.graph.output_node().args[0]
     node.meta = {
         **module_call.meta,
-        "val": tuple(node.meta.get("val") for node in returned),
+        "val": tuple(result.meta.get("val") for result in returned),
     }
     module_call.replace_all_uses_with(node)
     gm.graph.erase_node(module_call)

@@ -48,8 +48,7 @@ def state_restored(function: Callable[..., Any]) -> Iterator[None]:
             if cache.cache_info().misses != misses:
                 cache.cache_clear()
         for cell, before in cells:
-            if _has_fake(_in_cell(cell)) and not _has_fake(before):
-                (cell.cell_contents,) = before
+            _restore_cell(cell, before)
         for namespace, kept in namespaces:
             _restore(namespace, kept)
 
@@ -60,6 +59,15 @@ def _in_cell(cell: types.CellType) -> tuple[Any, ...]:
         return (cell.cell_contents,)
     except ValueError:
         return ()
+
+
+def _restore_cell(cell: types.CellType, before: tuple[Any, ...]) -> None:
+    if _has_fake(before) or not _has_fake(_in_cell(cell)):
+        return
+    if before:
+        (cell.cell_contents,) = before
+    else:
+        del cell.cell_contents
 
 
 def _restore(now: _Namespace, before: _Namespace) -> None:
