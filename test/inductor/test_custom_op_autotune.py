@@ -798,6 +798,67 @@ class TestFailingCandidates(AutotuneTestCase):
             """op: candidate 'bad' is left out in range [512, 2048): it does not run: RuntimeError: too large""",
         )
 
+    def refuses_rests(self, model=None, itself=False, **options):
+        """
+        The warnings, and who was taken in [512, inf) of an op and an implementation that
+        refuses what is no multiple of 16, and is faster.
+
+        Args:
+            model: from the op and its argument; by default calls it.
+            itself: whether the op does so, too.
+        """
+
+        def refuse(x: torch.Tensor) -> torch.Tensor:
+            if x.shape[0] % 16:
+                raise RuntimeError(f"{x.shape[0]} rows")
+            return x + 1
+
+        def fn(x: torch.Tensor) -> torch.Tensor:
+            return refuse(x) - 1 if itself else x.clone()
+
+        inner = define_op(refuse, torch.empty_like)
+
+        def tiles(x):
+            return inner(x)
+
+        op = define_op(fn, torch.empty_like)
+        ranges = CustomOpRangeConfig("x", 0, [(512, math.inf)], [tiles])
+        register_custom_op_autotuning(op, configs=[ranges], name="op", **options)
+        logger = logging.getLogger("torch._inductor.kernel.custom_op")
+        fastest = made_up_times(lambda size, index: 1.0 if index == 0 else 2.0)
+        with fastest as sizes, self.assertLogs(logger, logging.WARNING) as log:
+            logger.warning("start")
+            compiled = compile_at(
+                (lambda x: model(op, x)) if model else op, ramp(640, 4)
+            )
+        self.assertEqual(sorted(sizes), [512, 1024])
+        marker = (compiled(ramp(640, 4)) - ramp(640, 4))[0, 0].item()
+        return [record.getMessage() for record in log.records[1:]], marker
+
+    def test_fails_where_sizes_are_no_powers_of_two(self):
+        self.assertEqual(
+            self.refuses_rests(),
+            (
+                [
+                    """op: candidate 'tiles' is left out in range [512, inf): it does not run at size 513 (if the model has none, say so with torch._check): RuntimeError: 513 rows"""
+                ],
+                0,
+            ),
+        )
+
+    def test_fails_at_sizes_that_cannot_occur(self):
+        def multiples(op, x):
+            torch._check(x.shape[0] % 16 == 0)
+            return op(x)
+
+        self.assertEqual(self.refuses_rests(multiples), ([], 1))
+
+    def test_fails_where_the_op_does(self):
+        self.assertEqual(self.refuses_rests(itself=True), ([], 1))
+
+    def test_fails_where_nobody_else_is_asked(self):
+        self.assertEqual(self.refuses_rests(include_fallback=False), ([], 1))
+
     def test_fails_in_another_range_than_it_won(self):
         def fails(x: torch.Tensor) -> torch.Tensor:
             if x.shape[0] > 1000:

@@ -77,21 +77,25 @@ class TestComparison(TestCase):
         )
 
 
+def wrong(x):
+    return x * 3
+
+
 class TestCheck(TestCase):
-    def result_and_warnings(self, number, dim_range=None, around=None, **options):
+    def result_and_warnings(
+        self, number, dim_range=None, around=None, bad=wrong, **options
+    ):
         """
         Compiles an op whose two implementations are wrong and right, up to rounding.
 
         Args:
             dim_range: of x[0], in which both compete; None for all sizes.
             around: calls the op and computes something from the result.
+            bad: the wrong one.
         """
 
         def fn(x: torch.Tensor) -> torch.Tensor:
             return x * 2
-
-        def wrong(x):
-            return x * 3
 
         def right(x):
             return x * 0.2 * 10
@@ -102,7 +106,7 @@ class TestCheck(TestCase):
         given = where if dim_range else {}
         register_custom_op_autotuning(
             op,
-            configs=[CustomOpConfig(wrong, **given), CustomOpConfig(right, **given)],
+            configs=[CustomOpConfig(bad, **given), CustomOpConfig(right, **given)],
             name="op",
             include_fallback=False,
             **options,
@@ -125,6 +129,23 @@ class TestCheck(TestCase):
             "\n".join(warnings),
             """op: candidate 'wrong' is left out: output 0 differs from the op's by 0.5 of its largest value, allowed is 0.0001, at the model's sizes""",
         )
+
+    def test_a_rest_that_is_forgotten(self):
+        """At 64 and 128, where it is timed, it is right."""
+
+        def tiles(x: torch.Tensor) -> torch.Tensor:
+            whole = len(x) // 32 * 32
+            return torch.cat([x[:whole] * 2, torch.zeros_like(x[whole:])])
+
+        tiles_op = torch.library.custom_op("numerics::tiles", mutates_args=())(tiles)
+        tiles_op.register_fake(torch.empty_like)
+        result, warnings = self.result_and_warnings(
+            8, dim_range=(64, math.inf), bad=tiles_op, numerics_check="drop"
+        )
+        self.assertEqual(result, torch.full((64,), 2.0, device=DEVICE))
+        (warning,) = warnings
+        self.assertIn("'tiles' is left out: output 0 differs from the op's", warning)
+        self.assertIn("at size 65", warning)
 
     def test_neighbours_make_more_of_what_rounding_does(self):
         def in_steps(op, x):

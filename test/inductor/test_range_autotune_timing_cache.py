@@ -520,7 +520,17 @@ MODEL = """
     def wrong(x, w):
         return torch.mm(x, w.T)
 
-    impls = [torch.mm, lambda x, w: torch.mm(x, w), guards, fails, wrong]
+    def tiles(x, w):
+        return torch.ops.timing_cache.raises_elsewhere(x @ w)
+
+    @torch.library.custom_op("timing_cache::raises_elsewhere", mutates_args=())
+    def raises_elsewhere(x: torch.Tensor) -> torch.Tensor:
+        assert len(x) in (32, 100)  # where it is timed
+        return x.clone()
+
+    raises_elsewhere.register_fake(torch.empty_like)
+
+    impls = [torch.mm, lambda x, w: torch.mm(x, w), guards, fails, wrong, tiles]
     register_custom_op_autotuning(
         op,
         configs=[CustomOpRangeConfig("x", 0, [(0, 64), (64, math.inf)], impls)],
@@ -575,6 +585,7 @@ class TestTwoProcesses(TestCase):
             self.assertNotIn(count, second)
         self.assertGreater(second["custom_op_timing_cache_hit"], 0)
         self.assertLessEqual({*warnings_again}, {*warnings})
+        self.assertIn("'tiles'", str(warnings_again))
         self.assertEqual("'wrong'" in str(warnings_again), check != "off")
 
 

@@ -217,10 +217,8 @@ def time_in_step(
     """
     if device.type == "cpu":
         keep_heap()
-    first: dict[int, _Call | Failure] = {}
-    for index in sorted(runners):
-        counters["inductor"]["custom_op_candidate_timings"] += 1
-        first[index] = _agreed(_warm_up(runners[index], device), ranks)
+    counters["inductor"]["custom_op_candidate_timings"] += len(runners)
+    first = _first_calls(runners, device, ranks)
     called = {i: call for i, call in first.items() if isinstance(call, _Call)}
     slowest_ms = _HOPELESS * min((call.ms for call in called.values()), default=0.0)
     running = {i: call for i, call in called.items() if call.ms <= slowest_ms}
@@ -235,10 +233,35 @@ def time_in_step(
     sampled = {index: runners[index] for index in running}
     samplers = {i: _restoring(sample, restore) for i, sample in samplers.items()}
     samples = _take_samples(sampled, samplers, rounds, calls)
-    roughly = {
-        i: r if isinstance(r, Failure) else Timing(r.ms) for i, r in first.items()
+    return {**_roughly(first), **_merged(_gather(samples, ranks))}
+
+
+def call_in_step(
+    runners: Mapping[int, Runner], device: torch.device, ranks: Ranks
+) -> Times:
+    """
+    What comes of some calls of each candidate, the same on every rank.
+
+    Args:
+        runners: see ``time_in_step``.
+
+    Returns:
+        Failures, and about what a call took on the slowest rank.
+    """
+    return _roughly(_first_calls(runners, device, ranks))
+
+
+def _first_calls(
+    runners: Mapping[int, Runner], device: torch.device, ranks: Ranks
+) -> dict[int, _Call | Failure]:
+    return {
+        index: _agreed(_warm_up(runners[index], device), ranks)
+        for index in sorted(runners)
     }
-    return {**roughly, **_merged(_gather(samples, ranks))}
+
+
+def _roughly(calls: Mapping[int, _Call | Failure]) -> Times:
+    return {i: c if isinstance(c, Failure) else Timing(c.ms) for i, c in calls.items()}
 
 
 @dataclasses.dataclass(frozen=True)

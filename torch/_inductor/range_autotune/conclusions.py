@@ -6,10 +6,11 @@ import functools
 import logging
 from typing import TYPE_CHECKING
 
+from .candidates import FALLBACK_INDEX
 from .config_ranges import configs_of_winners
 from .cuts import cut
 from .inputs import measure_within, SizePoint
-from .measure import choose_winners, Failure, RangeTimes, Times
+from .measure import choose_winners, Failure, RangeTimes, Times, Timing
 from .numerics import NotCompared
 
 
@@ -23,6 +24,29 @@ if TYPE_CHECKING:
     from .tuning import Round, Tuning
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
+
+
+def learn(tuning: Tuning, sizes: DimRange, point: SizePoint, entry: Entry) -> None:
+    """
+    Takes those out that what was found out at a point is against.
+
+    Args:
+        sizes: the range that the point is in.
+    """
+    if point.timed or _is_called_there(tuning, entry.times):
+        judge(tuning, entry.comparisons, point)
+        reject_failures(tuning, entry.times, sizes)
+
+
+def _is_called_there(tuning: Tuning, times: Times) -> bool:
+    """
+    Whether a model may call the op at a size that nobody named.
+
+    Not where the op itself fails; if it was not called, where all others do.
+    """
+    still_in = {i: t for i, t in times.items() if i not in tuning.rejected}
+    op = still_in.get(FALLBACK_INDEX)
+    return any(isinstance(t, Timing) for t in ([op] if op else still_in.values()))
 
 
 def judge(
@@ -82,7 +106,7 @@ def conclude(
     rules = tuning.choice_rules()
     pieces: list[RangeTimes] = []
     for competing, row, known in zip(tuning.rounds, points, entries):
-        at = {p.size: entry.times for p, entry in zip(row, known)}
+        at = {p.size: entry.times for p, entry in zip(row, known) if p.timed}
         whole = _without_rejected(tuning, RangeTimes(competing.sizes, at))
         times_at = functools.partial(_times_at, tuning, competing, entry_at)
         pieces += cut(whole, rules, measure_within(tuning.site, tuning.size, times_at))

@@ -51,10 +51,13 @@ class SizePoint:
         size: concrete value of the dispatch dimension; None where no size is dispatched
             on.
         values: a concrete value for each symbol of the call site.
+        timed: whether candidates are timed there; else they are called, to see if they
+            can be.
     """
 
     size: int | None
     values: Values
+    timed: bool = True
 
 
 @dataclasses.dataclass(frozen=True)

@@ -201,6 +201,23 @@ def _sample(sampler: Sampler, run: Runner, limit_s: float | None) -> float:
     return sample_ms
 
 
+def call_once(
+    run: Runner, device: torch.device, limit_s: float | None
+) -> Timing | Failure:
+    """
+    What comes of one call.
+
+    Args:
+        limit_s: it has failed if it takes longer.
+    """
+    start = time.perf_counter()
+    try:
+        call_within(limit_s, "a call of it", finish, run, device)
+    except Exception as e:
+        return failure_of(e)
+    return Timing((time.perf_counter() - start) * 1e3)
+
+
 def finish(run: Runner, device: torch.device) -> None:
     """One call, and the device's work for it."""
     run()

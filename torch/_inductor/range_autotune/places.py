@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
 from typing import TYPE_CHECKING
 
 from .collectives import as_on_first_rank
 from .inputs import hint_point, point_for_size, SizePoint
-from .ranges import representative_sizes
+from .ranges import DimRange, representative_sizes
 
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .ranges import DimRange
+    import sympy
+
+    from .call_site import CallSite
     from .tuning import Tuning
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
@@ -33,7 +36,8 @@ def in_order(
 
     Begins near the size that the model is compiled with, for Triton kernels whose configs
     are chosen at their first call get the same ones as without tuning. Of ranks that
-    measure in step, which may be compiled with a size each, the first one's counts.
+    measure in step, which may be compiled with a size each, the first one's counts. Where
+    nobody is timed comes last.
     """
     numbered = [(i, point) for i, row in enumerate(points) for point in row]
     if tuning.size is None:
@@ -42,8 +46,9 @@ def in_order(
     if tuning.ranks:
         here = as_on_first_rank(here, tuning.ranks)
 
-    def distance(entry: tuple[int, SizePoint]) -> float:
-        return abs(math.log((entry[1].size or 1) / here))
+    def distance(entry: tuple[int, SizePoint]) -> tuple[bool, float]:
+        _, point = entry
+        return not point.timed, abs(math.log((point.size or 1) / here))
 
     return sorted(numbered, key=distance)
 
@@ -51,8 +56,9 @@ def in_order(
 def spread(
     places: Sequence[tuple[int, SizePoint]], number: int
 ) -> list[tuple[int, SizePoint]]:
-    """At most so many of the places: the smallest, the largest, and others between."""
-    by_size = sorted(places, key=lambda place: place[1].size or 0)
+    """At most so many of those timed: the smallest, the largest, and others between."""
+    timed = [place for place in places if place[1].timed]
+    by_size = sorted(timed, key=lambda place: place[1].size or 0)
     if len(by_size) <= number:
         return by_size
     last = len(by_size) - 1
@@ -79,4 +85,28 @@ def _points(tuning: Tuning, sizes: DimRange) -> list[SizePoint]:
             point.size,
         )
         return [point]
-    return list(found.values())
+    timed = list(found.values())
+    measured = [p.size for p in timed if p.size is not None]
+    unaligned = _unaligned_point(site, size, sizes, measured)
+    return timed if unaligned is None else [*timed, unaligned]
+
+
+def _unaligned_point(
+    site: CallSite, size: sympy.Expr, sizes: DimRange, measured: Sequence[int]
+) -> SizePoint | None:
+    """
+    Near the smallest size where a range is measured, one that is a multiple of less.
+
+    Sizes that people write down are multiples of powers of two, which is what kernels that
+    forget the rest of a block, or refuse it, are right for. None where that is no danger:
+    some size is odd as it is, or all that can occur are as aligned.
+    """
+    alignment = math.gcd(*measured)
+    alignment &= -alignment  # the largest power of two in it
+    larger = sizes.intersect(DimRange(min(measured) + 1, math.inf))
+    if alignment == 1 or larger is None:
+        return None
+    point = point_for_size(site, size, larger.start, larger)
+    if point is None or not (point.size or 0) % alignment:
+        return None
+    return dataclasses.replace(point, timed=False)

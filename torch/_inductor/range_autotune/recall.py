@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..runtime.runtime_utils import next_power_of_2
 from .candidates import FALLBACK_INDEX
 from .collectives import known_to_all_ranks
-from .conclusions import choose_kernel_configs, conclude, judge, reject_failures
+from .conclusions import choose_kernel_configs, conclude, learn
 from .inputs import have_memory, hint_point, SizePoint
 from .places import in_order, points_of_rounds
 from .timing_cache import (
@@ -56,22 +56,18 @@ def _recall_times(tuning: Tuning) -> None:
     if entries is None:
         raise _NotKnown
 
-    def learn(competing: Round, point: SizePoint, entry: Entry) -> None:
-        judge(tuning, entry.comparisons, point)
-        reject_failures(tuning, entry.times, competing.sizes)
-
     def known_between(competing: Round, point: SizePoint) -> Entry:
         entry = _known_entry(tuning, competing, point)
         if tuning.ranks:
             entry = known_to_all_ranks(entry, tuning.ranks)
         if entry is None:
             raise _NotKnown
-        learn(competing, point, entry)
+        learn(tuning, competing.sizes, point, entry)
         return entry
 
     for number, point in in_order(tuning, points):
         entry = entries[number][points[number].index(point)]
-        learn(tuning.rounds[number], point, entry)
+        learn(tuning, tuning.rounds[number].sizes, point, entry)
     conclude(tuning, points, entries, known_between)
 
 
@@ -181,4 +177,5 @@ def _cache_entry(
             return None, {}
         texts[index] = text
     options = tuning.registration.options
-    return place_text(tuning.site, options, point.values, tuning.hosts), texts
+    place = place_text(tuning.site, options, point.values, tuning.hosts)
+    return place if place is None or point.timed else f"{place}\ncalled", texts

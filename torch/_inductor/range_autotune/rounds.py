@@ -8,14 +8,25 @@ from typing import Any, TYPE_CHECKING
 from .. import config
 from . import compiling
 from .candidates import FALLBACK_INDEX, one_line
-from .collectives import common_comparisons, common_to_all_ranks, time_in_step
-from .conclusions import choose_kernel_configs, conclude, judge, reject_failures
+from .collectives import (
+    call_in_step,
+    common_comparisons,
+    common_to_all_ranks,
+    time_in_step,
+)
+from .conclusions import (
+    choose_kernel_configs,
+    conclude,
+    judge,
+    learn,
+    reject_failures,
+)
 from .config_ranges import ConfigRecord
 from .inputs import make_inputs, may_hold, SizePoint
 from .integer_division import check_divisors
 from .kernel_configs import ConfigSearch
 from .limits import call_within, is_out_of_memory, time_limit_s
-from .measure import Failure, time_candidates, Times
+from .measure import call_once, Failure, time_candidates, Times, Timing
 from .numerics import find_mismatch, NotCompared
 from .places import in_order, points_of_rounds, spread
 from .recall import may_have_kernel_configs, remember, remember_records
@@ -104,6 +115,10 @@ def _measure_point(
     runners = _on_all_ranks(tuning, mine)
     if not runners:
         return Entry(too_large=reason)
+    if not point.timed:
+        entry = _called(tuning, runners, point, restore)
+        learn(tuning, competing.sizes, point, entry)
+        return entry
     comparisons = _compare(tuning, runners, point, restore)
     judge(tuning, comparisons, point)
     for index in tuning.rejected:
@@ -116,6 +131,23 @@ def _measure_point(
     }
     reject_failures(tuning, times, competing.sizes)
     return Entry(times, comparisons)
+
+
+def _called(
+    tuning: Tuning, runners: Runners, point: SizePoint, restore: Callable[[], None]
+) -> Entry:
+    """What comes of one call of each candidate."""
+    if tuning.ranks:
+        times = call_in_step(runners, tuning.device, tuning.ranks)
+    else:
+        times = {
+            i: call_once(run, tuning.device, time_limit_s())
+            for i, run in runners.items()
+        }
+    what = f"it does not run at size {point.size} (if the model has none, say so with torch._check)"
+    times = {i: t.of(what) if isinstance(t, Failure) else t for i, t in times.items()}
+    run = {i: runners[i] for i, time in times.items() if isinstance(time, Timing)}
+    return Entry(times, _compare(tuning, run, point, restore) if run else {})
 
 
 def _too_large(tuning: Tuning, point: SizePoint) -> str | None:
