@@ -726,7 +726,7 @@ class TestFailingCandidates(AutotuneTestCase):
 
         self.assertExpectedInline(
             re.sub(r"s\d+", "s0", self.reason(bad)),
-            """op: candidate 'bad' is left out: it guards on a size, s0 < 1000 == True. If that holds for all calls of the op, not only in a range, say so with torch._check in the op's fake kernel""",
+            """op: candidate 'bad' is left out: it guards on a size, s0 < 1000 == True. If that holds for all calls of the op, say so with torch._check in the op's fake kernel; if in a range, let it compete there only""",
         )
         self.assertEqual(counters["inductor"]["custom_op_decomp_guard_skips"], 1)
 

@@ -345,7 +345,7 @@ class TestCandidate(SiteTestCase):
         reason = self.reason(lambda x: x + 1 if x.shape[0] > 50 else x + 2)
         self.assertExpectedInline(
             reason.replace(str(self.s0), "s0"),
-            """it guards on a size, s0 > 50 == True. If that holds for all calls of the op, not only in a range, say so with torch._check in the op's fake kernel""",
+            """it guards on a size, s0 > 50 == True. If that holds for all calls of the op, say so with torch._check in the op's fake kernel; if in a range, let it compete there only""",
         )
         self.assertEqual(counters["inductor"]["custom_op_decomp_guard_skips"], 1)
 

@@ -43,6 +43,7 @@ from .contract import (
 )
 from .eager_strides import with_eager_strides
 from .graph_text import graph_text, SymbolNames
+from .known_sizes import knowing
 from .limits import call_within, time_limit_s, TookTooLong
 from .passes import is_other_form, optimized
 from .registration import Candidate
@@ -54,8 +55,11 @@ from .write_ops import put_writes_last, WRITE_NAMESPACE
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
+    import sympy
+
     from .call_site import CallSite
     from .config_ranges import KernelConfigs
+    from .known_sizes import KnownSize
 
     # Called with the op's arguments by name.
     _OpCall = Callable[[dict[str, Any]], Any]
@@ -109,12 +113,14 @@ class TracedCandidate:
         as_written: the same before graph passes, where they have made another form of it
             that may be slower; else None.
         kernel_configs: of its kernels in one part of a range, see ``config_ranges``.
+        known: what its ranges say of the size, where that is more than is known anyway.
     """
 
     candidate: Candidate
     graph: torch.fx.GraphModule
     as_written: torch.fx.GraphModule | None = None
     kernel_configs: KernelConfigs = ()
+    known: KnownSize | None = None
 
     @property
     def name(self) -> str:
@@ -196,12 +202,17 @@ def trace_fallback(site: CallSite) -> tuple[TracedCandidate, Outputs]:
 
 
 def trace_candidate(
-    candidate: Candidate, site: CallSite, outputs: Outputs, apart: bool = False
+    candidate: Candidate,
+    site: CallSite,
+    outputs: Outputs,
+    known: KnownSize | None = None,
+    apart: bool = False,
 ) -> TracedCandidate | Rejection:
     """
     The candidate's graph; a Rejection if it has none or breaks the contract.
 
     Args:
+        known: what its ranges say of the size.
         apart: whether the neighbours get kernels of their own.
     """
     limit_s = time_limit_s()
@@ -209,22 +220,31 @@ def trace_candidate(
         parts = candidate.parts or (candidate,)
         calls = [call_of_candidate(part, call) for part, call in zip(parts, site.calls)]
         eager = {c.op for part, c in zip(parts, site.calls) if part.impl is None}
-        graphs = call_within(
-            limit_s, "tracing it", _candidate_graphs, calls, site, outputs, eager, apart
-        )
+        with knowing(known):
+            graphs = call_within(
+                limit_s,
+                "tracing it",
+                _candidate_graphs,
+                calls,
+                site,
+                outputs,
+                eager,
+                apart,
+            )
     except _ShapeEnvGuardError as e:
         counters["inductor"]["custom_op_decomp_guard_skips"] += 1
         condition = str(e).partition(": ")[2]
         return Rejection(
             candidate,
             f"it guards on a size, {condition}. If that holds for all calls of the op, "
-            "not only in a range, say so with torch._check in the op's fake kernel",
+            "say so with torch._check in the op's fake kernel; if in a range, let it "
+            "compete there only",
         )
     except (DataDependentOutputException, DynamicOutputShapeException) as e:
         return Rejection(candidate, f"it depends on data, through {e.func}")
     except Exception as e:
         return Rejection(candidate, one_line(e))
-    return TracedCandidate(candidate, *graphs)
+    return TracedCandidate(candidate, *graphs, known=known)
 
 
 def trace_plain(site: CallSite, outputs: Outputs) -> TracedCandidate | None:
@@ -253,18 +273,25 @@ def trace_plain(site: CallSite, outputs: Outputs) -> TracedCandidate | None:
     return TracedCandidate(Candidate(PLAIN_NAME, bodies[0]), *graphs)
 
 
-def at_site(traced: TracedCandidate, site: CallSite) -> TracedCandidate:
+def at_site(
+    traced: TracedCandidate, site: CallSite, size: sympy.Expr | None
+) -> TracedCandidate:
     """
     A candidate's graph at the sizes of an equal call site, whose symbols are others.
+
+    Args:
+        size: the dispatch dimension there.
 
     Raises:
         Whatever tracing the graph raises, a guard on a size for one.
     """
     old = traced.graph.graph
     eager = {node.target for node in old.nodes if node.meta.get("should_fallback")}
-    graph = trace_subgraph(traced.graph, site.fake_inputs(), {})
+    known = traced.known and dataclasses.replace(traced.known, size=size)
+    with knowing(known):
+        graph = trace_subgraph(traced.graph, site.fake_inputs(), {})
     _call_eagerly(graph, eager)
-    return TracedCandidate(traced.candidate, graph)
+    return TracedCandidate(traced.candidate, graph, known=known)
 
 
 def plain_body(

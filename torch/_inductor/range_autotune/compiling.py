@@ -14,6 +14,7 @@ from torch.fx import GraphModule
 from .candidates import FALLBACK_INDEX, TracedCandidate
 from .cpp_units import compile_together, CppKernel, is_full, kernels_of
 from .inputs import is_about_index_width
+from .known_sizes import knowing
 from .limits import call_within, fulfil, LimitedExecutor, time_limit_s
 from .measure import Failure, failure_of
 from .named_configs import content_name
@@ -198,16 +199,17 @@ def _generate(
     """The candidate's module; None if it is out."""
     traced.graph.meta[_IS_CANDIDATE] = True
     try:
-        module = call_within(
-            time_limit_s(),
-            "generating its code",
-            generate_module,
-            traced.graph,
-            tuning.site.fake_inputs(),
-            tuning.site.symbols(),
-            f"{tuning.name}_{traced.name}",
-            traced.candidate.config_patches,
-        )
+        with knowing(traced.known):
+            module = call_within(
+                time_limit_s(),
+                "generating its code",
+                generate_module,
+                traced.graph,
+                tuning.site.fake_inputs(),
+                tuning.site.symbols(),
+                f"{tuning.name}_{traced.name}",
+                traced.candidate.config_patches,
+            )
     except Exception as e:
         tuning.reject(index, failure_of(e).of("it does not compile"))
         return None

@@ -143,7 +143,7 @@ def _branch(
     name = f"size_branch_{next(_branch_numbers)}"
     gm, fakes = _with_symbols(winner.graph, site)
     made = site.without_written(outputs.tensors)
-    branch = lower_branch(gm, name, operands, fakes, made, patches)
+    branch = lower_branch(gm, name, operands, fakes, made, patches, winner.known)
     assert branch.graph is not None
     tag(branch.graph.operations, _config_of_kernels(winner))
     return branch

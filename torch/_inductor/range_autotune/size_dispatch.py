@@ -19,6 +19,7 @@ from ..codegen.wrapper import EnterSubgraphLine, ExitSubgraphLine
 from ..graph import SubgraphLowering
 from ..utils import is_cudagraph_unsafe_op
 from ..virtualized import V
+from .known_sizes import knowing
 
 
 if TYPE_CHECKING:
@@ -30,13 +31,32 @@ if TYPE_CHECKING:
     import torch
 
     from ..codegen.wrapper import PythonWrapperCodegen
+    from ..graph import GraphLowering
+    from .known_sizes import KnownSize
 
     BranchWriter = Callable[[ir.Subgraph], None]
     SizeTests = int | tuple[int, "SizeTests", "SizeTests"]
 
 
 class _BranchLowering(SubgraphLowering):
-    """A branch's graph; in Python a function, whose inputs its caller has checked."""
+    """
+    A branch's graph; in Python a function, whose inputs its caller has checked.
+
+    Attributes:
+        known: of the size wherever the branch runs.
+    """
+
+    known: KnownSize | None = None
+
+    def codegen(self) -> Any:
+        """Kernels and wrapper of a function."""
+        with knowing(self.known):
+            return super().codegen()
+
+    def codegen_subgraph(self, parent_graph: GraphLowering) -> None:
+        """The same, written in place."""
+        with knowing(self.known):
+            super().codegen_subgraph(parent_graph)
 
     def allocate_non_dup_const_name(self, name: str | None, data: torch.Tensor) -> str:
         """The code finds constants by name in its module, which has the outermost graph's."""
@@ -76,6 +96,7 @@ def lower_branch(
     fakes: Sequence[Any],
     outputs: Sequence[torch.Tensor],
     config_patches: Mapping[str, Any],
+    known: KnownSize | None = None,
 ) -> ir.Subgraph:
     """
     Lowers a graph as a branch of a dispatch in the graph being compiled.
@@ -87,6 +108,7 @@ def lower_branch(
         fakes: the operands as fake tensors and SymInts, sizes symbolic.
         outputs: fake tensors with the strides that the branch must return.
         config_patches: Inductor config to lower the branch under.
+        known: of the size wherever the branch runs.
     """
     parent = V.graph
     graph = _BranchLowering(
@@ -106,7 +128,12 @@ def lower_branch(
     for node, operand in zip(placeholders, operands):
         if is_unaligned(operand):
             graph.unaligned_buffers.add(graph.qualify_name(node.target))
-    with V.set_graph_handler(graph), config.patch(dict(config_patches)):
+    graph.known = known
+    with (
+        V.set_graph_handler(graph),
+        config.patch(dict(config_patches)),
+        knowing(known),
+    ):
         graph.run(*fakes)
         graph.graph_outputs = _own_buffers(graph.graph_outputs, outputs)
     return ir.Subgraph(name=name, graph_module=gm, graph=graph)

@@ -201,8 +201,9 @@ def candidate_text(traced: TracedCandidate) -> str | None:
     candidate = traced.candidate
     try:
         graph = graph_text(traced.graph.graph, SymbolNames(), traced.graph)
+        known = traced.known and str(traced.known.sizes)
         return content_digest(
-            (graph, candidate.impl, candidate.params, candidate.config_patches)
+            (graph, candidate.impl, candidate.params, candidate.config_patches, known)
         )
     except Unhashable as e:
         log.debug("No times of '%s' are cached: %s", traced.name, e)

@@ -40,6 +40,7 @@ from .collectives import (
 from .config_ranges import Winner
 from .inputs import size_bounds
 from .kernel_forms import with_persistent_reductions
+from .known_sizes import KnownSize
 from .measure import ChoiceRules, Failure
 from .ranges import ANY_SIZE, DimRange, fill_gaps, merge_neighbours, Segment
 from .registration import Contest, make_contest, Registration
@@ -396,7 +397,7 @@ def _other_forms(traced: TracedCandidate) -> Iterator[tuple[str, TracedCandidate
         yield PERSISTENT, persistent
     if traced.as_written is None:
         return
-    as_written = TracedCandidate(traced.candidate, traced.as_written)
+    as_written = dataclasses.replace(traced, graph=traced.as_written, as_written=None)
     yield AS_WRITTEN, as_written
     if persistent := with_persistent_reductions(as_written):
         yield AS_WRITTEN_PERSISTENT, persistent
@@ -406,7 +407,9 @@ def _add_apart(
     tuning: Tuning, number: int, index: int, traced: TracedCandidate
 ) -> None:
     """Of a candidate in a region, the one whose neighbours get kernels of their own."""
-    result = trace_candidate(traced.candidate, tuning.site, tuning.outputs, apart=True)
+    result = trace_candidate(
+        traced.candidate, tuning.site, tuning.outputs, traced.known, apart=True
+    )
     if isinstance(result, TracedCandidate):
         variant = index_of_variant(number, APART)
         tuning.traced[variant] = result
@@ -424,17 +427,18 @@ def as_for(first: Tuning, site: CallSite) -> Tuning | None:
         return dataclasses.replace(first, site=site, first=first.source)
     try:
         fallback, outputs = trace_fallback(site)
-        traced = {index: at_site(t, site) for index, t in first.traced.items()}
+        table = first.contest.table
+        size = None if table is None else site.size_of(table.dim)
+        traced = {index: at_site(t, site, size) for index, t in first.traced.items()}
     except Exception as e:
         log.debug("%s: not as for an equal call: %s", first.name, one_line(e))
         return None
     traced[FALLBACK_INDEX] = fallback
-    table = first.contest.table
     return dataclasses.replace(
         first,
         site=site,
         outputs=outputs,
-        size=None if table is None else site.size_of(table.dim),
+        size=size,
         traced=traced,
         first=first.source,
     )
@@ -443,11 +447,21 @@ def as_for(first: Tuning, site: CallSite) -> Tuning | None:
 def _trace_candidates(tuning: Tuning) -> None:
     for index in sorted({i for r in tuning.rounds for i in r.candidates}):
         candidate = tuning.contest.candidates[index]
-        result = trace_candidate(candidate, tuning.site, tuning.outputs)
+        known = _known_of_size(tuning, index)
+        result = trace_candidate(candidate, tuning.site, tuning.outputs, known)
         if isinstance(result, Rejection):
             tuning.warn(result, "")
         else:
             tuning.traced[index] = result
+
+
+def _known_of_size(tuning: Tuning, index: int) -> KnownSize | None:
+    """What a candidate's ranges say of the size that is dispatched on."""
+    if tuning.size is None:
+        return None
+    ranges = [r.possible for r in tuning.rounds if tuning.enters(index, r)]
+    hull = DimRange(min(r.start for r in ranges), max(r.end for r in ranges))
+    return None if hull == tuning.bounds else KnownSize(tuning.size, hull)
 
 
 def _parts(candidate: Candidate) -> set[tuple[int, str]]:

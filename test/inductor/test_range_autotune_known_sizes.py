@@ -1,0 +1,241 @@
+# Owner(s): ["module: inductor"]
+"""Implementations that rely on the ranges that they compete in."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+
+import sympy
+from range_autotune_testing import SymbolicTestCase
+from test_custom_op_autotune import (
+    AutotuneTestCase,
+    compile_at,
+    identity_op,
+    made_up_times,
+    ramp,
+)
+from torch._dynamo.utils import counters
+from torch._inductor.test_case import run_tests
+from torch._inductor.utils import run_and_get_code
+from torch.fx.experimental import _config as symbolic_config
+from torch.fx.experimental.symbolic_shapes import _ShapeEnvGuardError
+from torch.testing import FileCheck
+from torch.testing._internal.common_utils import (
+    instantiate_parametrized_tests,
+    parametrize,
+)
+
+import torch
+from torch._inductor import config
+from torch._inductor.kernel.custom_op import (
+    CustomOpConfig,
+    register_custom_op_autotuning,
+)
+from torch._inductor.range_autotune.guards import frozen_shapes
+from torch._inductor.range_autotune.known_sizes import knowing, KnownSize
+from torch._inductor.range_autotune.ranges import DimRange
+
+
+def within(size, start, end):
+    return knowing(KnownSize(size, DimRange(start, end)))
+
+
+@instantiate_parametrized_tests
+class TestKnowing(SymbolicTestCase):
+    def setUp(self):
+        super().setUp()
+        self.s0 = self.symbol("s0", 100)
+
+    def node(self, expr):
+        return self.shape_env.create_symintnode(expr, hint=None)
+
+    def knows(self, condition):
+        return self.shape_env._maybe_evaluate_static(condition) == sympy.true
+
+    def test_in_the_block_only(self):
+        condition = sympy.Lt(self.s0, 17)
+        self.assertFalse(self.knows(condition))
+        with within(self.s0, 0, 17):
+            self.assertTrue(self.knows(condition))
+            self.assertFalse(self.knows(sympy.Lt(self.s0, 16)))
+            with within(self.s0, 0, 16):
+                self.assertTrue(self.knows(sympy.Lt(self.s0, 16)))
+            self.assertFalse(self.knows(sympy.Lt(self.s0, 16)))
+        self.assertFalse(self.knows(condition))
+
+    def test_behind_an_error(self):
+        with contextlib.suppress(RuntimeError), within(self.s0, 0, 17):
+            raise RuntimeError
+        self.assertFalse(self.knows(sympy.Lt(self.s0, 17)))
+
+    def test_no_answer_is_kept(self):
+        """The model is compiled with 100: there, to be less than 17 is a guard."""
+        with within(self.s0, 0, 17), frozen_shapes():
+            self.assertTrue(bool(self.node(self.s0) < 17))
+        self.assertFalse(bool(self.node(self.s0) < 17))
+        (guard,) = self.shape_env.guards
+        self.assertEqual(guard.expr, sympy.Ge(self.s0, 17))
+
+    def test_no_fake_result_is_kept(self):
+        """The first 17 of at most 16 are all."""
+
+        def cut():
+            with self.fake_mode:
+                x = torch.empty(self.node(self.s0), device="cpu")
+                return x[:17].shape[0]
+
+        with within(self.s0, 0, 17):
+            self.assertEqual(cut().node.expr, self.s0)
+        with frozen_shapes(), self.assertRaises(_ShapeEnvGuardError):
+            cut()
+
+    @parametrize(
+        "size, sizes, first, last",
+        (
+            (lambda s: 2 * s, (8, 100), 4, 49),
+            (lambda s: 2 * s + 5, (8, 100), 2, 47),
+            (lambda s: s - 3, (8, math.inf), 11, math.inf),
+        ),
+    )
+    def test_multiples(self, size, sizes, first, last):
+        with within(size(self.s0), *sizes):
+            self.assertTrue(self.knows(sympy.Ge(self.s0, first)))
+            self.assertFalse(self.knows(sympy.Gt(self.s0, first)))
+            if last < math.inf:
+                self.assertTrue(self.knows(sympy.Le(self.s0, last)))
+                self.assertFalse(self.knows(sympy.Lt(self.s0, last)))
+
+    def test_what_says_nothing(self):
+        s1 = self.symbol("s1", 50)
+        before = dict(self.shape_env.var_to_range)
+        for size in (self.s0 + s1, self.s0 * self.s0, sympy.Integer(100)):
+            with within(size, 8, 200):
+                self.assertEqual(self.shape_env.var_to_range, before)
+        for sizes in ((0, 2), (0, math.inf)):  # the least is 2
+            with within(self.s0, *sizes):
+                self.assertEqual(self.shape_env.var_to_range, before)
+        with knowing(None):
+            self.assertEqual(self.shape_env.var_to_range, before)
+
+    def test_where_hints_count_as_answers(self):
+        with (
+            symbolic_config.patch(backed_size_oblivious=True),
+            within(self.s0, 0, 17),
+        ):
+            self.assertFalse(self.knows(sympy.Lt(self.s0, 17)))
+
+
+def few(x):
+    assert x.shape[0] < 64
+    return x + 1
+
+
+def many(x):
+    return x + 2 if x.shape[0] >= 64 else x.clone()
+
+
+def first(x):
+    return x[:, :64] + 1
+
+
+def whole(x):
+    return x + 2
+
+
+# By size, of few below 64 and many from there.
+MARKERS = {2: 1, 63: 1, 64: 2, 128: 2, 3000: 2}
+
+
+def fastest(size, index):
+    return 2.0 if index < 0 else 1.0
+
+
+@instantiate_parametrized_tests
+class TestCompiled(AutotuneTestCase):
+    def registered(self, *ranges, dim=0):
+        """An op whose implementations each compete in a range."""
+        op = identity_op()
+        configs = [
+            CustomOpConfig(fn, tensor_name="x", dim_index=dim, dim_range=sizes)
+            for fn, sizes in ranges
+        ]
+        register_custom_op_autotuning(op, configs=configs, name="op")
+        return op
+
+    def few_and_many(self):
+        return self.registered((few, (0, 64)), (many, (64, math.inf)))
+
+    @parametrize("hint", (32, 128))
+    @parametrize("cpp_wrapper", (False, True))
+    def test_each_in_its_own(self, hint, cpp_wrapper):
+        logger = logging.getLogger("torch._inductor.kernel.custom_op")
+        with (
+            config.patch(cpp_wrapper=cpp_wrapper),
+            made_up_times(fastest),
+            self.assertNoLogs(logger, logging.WARNING),
+        ):
+            compiled = compile_at(self.few_and_many(), ramp(hint, 4))
+        self.assert_markers(compiled, MARKERS)
+        self.assertEqual(counters["inductor"]["custom_op_decomp_guard_skips"], 0)
+
+    def test_not_elsewhere(self):
+        op = self.registered((few, (0, 65)), (many, (65, 200)))
+        with (
+            made_up_times(fastest),
+            self.assertLogs("torch._inductor.kernel.custom_op", "WARNING") as logs,
+        ):
+            compiled = compile_at(op, ramp(128, 4))
+        (record,) = logs.records
+        message = record.getMessage()
+        self.assertIn("'few' is left out: it guards on a size", message)
+        self.assertIn("if in a range, let it compete there only", message)
+        self.assert_markers(compiled, {32: 0, 64: 0, 65: 2, 199: 2, 3000: 0})
+
+    def test_equal_calls(self):
+        """One is traced, for the other's size, too."""
+        op = self.registered((first, (0, 64)), (whole, (64, math.inf)), dim=1)
+        with made_up_times(fastest, dim=1):
+            compiled = compile_at(
+                lambda x, y: (op(x), op(y)),
+                ramp(4, 128),
+                ramp(4, 96),
+                dims=((0, 1), (1, 1)),
+            )
+        # The op at both, the implementations and its plain lowering at one.
+        self.assertEqual(counters["inductor"]["custom_op_candidate_traces"], 5)
+        for n, m in ((2, 3000), (63, 64), (100, 32)):
+            results = compiled(ramp(4, n), ramp(4, m))
+            for result, size in zip(results, (n, m)):
+                self.assertEqual(result, ramp(4, size) + (1 if size < 64 else 2))
+
+    def test_with_neighbours(self):
+        """What joins an op is traced with it, and its size need not be the tensor's."""
+        op = self.few_and_many()
+
+        def model(x):
+            return op(x.view(-1, 4).relu()).sin() * 2
+
+        with made_up_times(fastest):
+            compiled = compile_at(model, ramp(128, 8))
+        for n in (2, 31, 32, 33, 1000):
+            x = ramp(n, 8)
+            added = 1 if 2 * n < 64 else 2
+            self.assertEqual(compiled(x), (x.view(-1, 4) + added).sin() * 2)
+
+    def test_code_is_for_the_range(self):
+        """Of less than 64 columns the first 64 are all."""
+        op = self.registered((first, (0, 64)), (whole, (64, math.inf)), dim=1)
+        with made_up_times(fastest, dim=1):
+            x = ramp(4, 128)
+            torch._dynamo.mark_dynamic(x, 1)
+            compiled = torch.compile(op)
+            _, (code,) = run_and_get_code(compiled, x)
+        FileCheck().check_count("def size_branch", 2, exactly=True).run(code)
+        self.assertNotIn("min(64", code.lower())
+        self.assert_markers(compiled, MARKERS, lambda n: ramp(4, n))
+
+
+if __name__ == "__main__":
+    run_tests()
