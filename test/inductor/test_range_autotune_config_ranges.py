@@ -271,9 +271,9 @@ class TestEmitted(OpTestCase):
         tagged, kernels = [], Kernels(k=times)
         search = {"usual_configs": {"k": "usual"}, "in_doubt": ["k"]}
 
-        def lower_branch(gm, name, operands, fakes, outputs, patches):
+        def lower_branch(gm, name, operands, fakes, outputs, patches, known):
             self.assertEqual(patches, {})
-            return lower(gm, name, operands, fakes, outputs, patches)
+            return lower(gm, name, operands, fakes, outputs, patches, known)
 
         lower = size_dispatch.lower_branch
         torch._dynamo.reset()
