@@ -90,6 +90,13 @@ RESIZES: dict[str, tuple[Callable[[Tensor, int], Tensor], Callable[[int], int]]]
         lambda n: n + 1,
     ),
 }
+
+
+def reversed_rows(x: Tensor) -> Tensor:
+    """By places in it."""
+    return x[torch.arange(x.shape[0] - 1, -1, -1, device=x.device)]
+
+
 PROLOGUES: dict[str, Callable[[Tensor], Tensor]] = {
     "none": lambda x: x,
     "pointwise": lambda x: torch.where(x > 0, x, -1 * x).to(x.dtype),
@@ -98,6 +105,7 @@ PROLOGUES: dict[str, Callable[[Tensor], Tensor]] = {
     "masked": lambda x: torch.where(
         torch.arange(x.shape[-1], device=x.device) > 1, x, 0
     ),
+    "gathered": reversed_rows,
 }
 EPILOGUES: dict[str, Callable[[list[Tensor], Tensor], Any]] = {
     "none": lambda outs, x: outs,
@@ -105,6 +113,9 @@ EPILOGUES: dict[str, Callable[[list[Tensor], Tensor], Any]] = {
     "residual": lambda outs, x: (
         [out + x for out in outs if out.dim() == x.dim()] + outs
     ),
+    "gathered": lambda outs, x: [
+        out + reversed_rows(x) if out.dim() == x.dim() else out for out in outs
+    ],
     "transposed": lambda outs, x: [
         out.mT * 2 if out.dim() > 1 else out for out in outs
     ],

@@ -16,7 +16,8 @@ from ..utils import convert_shape_to_inductor
 from ..virtualized import V
 from .graph_text import graph_text, node_numbers, SymbolNames, value_text
 from .guards import replaced
-from .region_writes import places_written, updated_inputs, written_outputs
+from .region_places import places_given
+from .region_writes import updated_inputs, written_outputs
 from .signatures import arguments_by_name
 
 
@@ -97,9 +98,9 @@ class CallSite:
         return set() if self.body is None else updated_inputs(self.body)
 
     @property
-    def places_written(self) -> dict[int, list[sympy.Expr]]:
-        """Inputs that say where is written to; by index how many places there may be."""
-        places = {} if self.body is None else places_written(self.body)
+    def places(self) -> dict[int, list[sympy.Expr]]:
+        """Inputs that tell where to read or write; by index how many places there may be."""
+        places = {} if self.body is None else places_given(self.body)
         return {at: convert_shape_to_inductor(sizes) for at, sizes in places.items()}
 
     @property

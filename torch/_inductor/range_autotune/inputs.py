@@ -293,7 +293,7 @@ def make_inputs(
     Concrete arguments for the call site's inputs: tensors, and ints for SymInts.
 
     Floating tensors are random, all others zero, which is valid where they are indices; but
-    where a region writes to memory, it is as many places as there are.
+    what tells a region where to read tables or to write are as many places as there are.
 
     Raises:
         MemoryError: if they would take more than the memory at hand.
@@ -334,7 +334,7 @@ def _describe_input(
         shaped = spec.make_zero()
         is_written = index in site.written.values()
         return _generated(site, name, input_gen_fns[name](shaped), shaped, is_written)
-    places = [concrete(size, values) for size in site.places_written.get(index, [1])]
+    places = [concrete(size, values) for size in site.places.get(index, [1])]
     return dataclasses.replace(spec, places=min(places))
 
 

@@ -11,6 +11,7 @@ from .dispatched_calls import (
     can_have_neighbours,
     dispatched_registration,
     have_one_size,
+    made_by_user,
     registration_of_call,
     results_of,
 )
@@ -19,11 +20,13 @@ from .integer_division import divides_integers
 from .joint import can_join
 from .node_kinds import (
     is_computed_from_stored,
+    is_gather,
     is_index,
     is_pointwise,
     is_row_reduction,
     is_view,
     makes_random_numbers,
+    memory_of,
     moves_elements,
     readers,
     reads_from,
@@ -97,12 +100,23 @@ def can_precede(
         return False
     if is_free(node):
         return True
-    if not _can_be_measured(node) or is_index(node.meta["val"]):
+    if is_index(node.meta["val"]):
+        return False
+    if not (_can_be_measured(node) or _can_gather(node, calls)):
         return False
     if all(reader in members for reader in readers(node)):
         return True
     symbolic = node.meta["val"]._has_symbolic_sizes_strides
     return symbolic and is_computed_from_stored(node)
+
+
+def _can_gather(node: torch.fx.Node, calls: Iterable[torch.fx.Node]) -> bool:
+    """
+    Whether a node reads a table at places that may be made up: those that the user makes
+    for an op are for that.
+    """
+    made = {memory_of(value) for call in calls for value in made_by_user(call)}
+    return is_gather(node) and not reads_from(node, made)
 
 
 def _can_be_measured(node: torch.fx.Node) -> bool:
@@ -117,7 +131,7 @@ def is_elementwise(node: torch.fx.Node) -> bool:
 
 def is_step(node: torch.fx.Node) -> bool:
     """Whether a node counts for how deep a region may be, where a view does not."""
-    return is_elementwise(node) or is_row_reduction(node)
+    return is_elementwise(node) or is_row_reduction(node) or is_gather(node)
 
 
 def _is_on_device_of(node: torch.fx.Node, calls: Iterable[torch.fx.Node]) -> bool:

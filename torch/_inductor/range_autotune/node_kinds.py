@@ -6,6 +6,7 @@ import operator
 from typing import Any, TYPE_CHECKING
 
 from torch.fx.experimental.proxy_tensor import py_sym_types
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils._ordered_set import OrderedSet
 
 import torch
@@ -14,7 +15,7 @@ from ..inductor_prims import lookup_seed, prepare_softmax_online, random
 from ..utils import is_view as aliases
 from .functional import written
 from .signatures import arguments_by_name
-from .write_ops import stands_for_write
+from .write_ops import AS_VALUES, stands_for_write
 
 
 if TYPE_CHECKING:
@@ -41,6 +42,13 @@ _TURNS = (_aten.permute, _aten.transpose, _aten.t)
 # Copies may cast and broadcast, too.
 _MOVES = (_aten.cat, _aten.constant_pad_nd, _aten.copy, torch.ops.prims.rev)
 _INDICES = (torch.int64, torch.int32)
+# The arguments that are a table and tell where it is read or written.
+_INDEXED: dict[Any, tuple[str, str]] = {
+    _aten.embedding.default: ("weight", "indices"),
+    _aten.gather.default: ("self", "index"),
+    _aten.index.Tensor: ("self", "indices"),
+    AS_VALUES[_aten.index_put_.default]: ("to", "indices"),
+}
 _FACTORIES = (_aten.full, _aten.scalar_tensor, torch.ops.prims.iota)
 # An attribute of what is called for a region in its graph: which arguments it writes to.
 REGION_WRITES = "_autotuned_region_writes"
@@ -80,6 +88,47 @@ def moves_elements(node: torch.fx.Node) -> bool:
     return _packet(node) in _MOVES and has_generated_code(node)
 
 
+def is_gather(node: torch.fx.Node) -> bool:
+    """
+    Whether each element of the one result is one of a table, at a place that integers tell,
+    and generated code reads it there.
+    """
+    places = [] if stands_for_write(node) else indexed(node)
+    if not places or _arguments(node).get("sparse") or not has_generated_code(node):
+        return False
+    device = node.meta["val"].device
+    return all(
+        is_index(index.meta["val"])
+        and index.meta["val"].device == device
+        and statically_known_true(size > 0)
+        for index, size in places
+    )
+
+
+def indexed(node: torch.fx.Node) -> list[tuple[torch.fx.Node, Any]]:
+    """
+    What tells a node where to read a table, or where what it stands for writes to one; each
+    with the length of the dimension that it is for.
+    """
+    if node.target not in _INDEXED:
+        return []
+    given = _arguments(node)
+    table, indices = (given[name] for name in _INDEXED[node.target])
+    sizes = table.meta["val"].shape
+    if "dim" in given:
+        sizes = sizes[given["dim"] :]
+    each = indices if isinstance(indices, (list, tuple)) else [indices]
+    return [(index, size) for index, size in zip(each, sizes) if index is not None]
+
+
+def _arguments(node: torch.fx.Node) -> dict[str, Any]:
+    """By name; none unless the node calls an op."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return {}
+    return arguments_by_name(target, node.args, node.kwargs)
+
+
 def makes_random_numbers(node: torch.fx.Node) -> bool:
     """Whether each element of the one result is made of a seed and its place."""
     return node.target is random
@@ -106,8 +155,7 @@ def is_row_reduction(node: torch.fx.Node) -> bool:
 
 def _reduced_dims(node: torch.fx.Node, read: torch.Tensor) -> Sequence[int]:
     """All, where none are given."""
-    assert isinstance(node.target, torch._ops.OpOverload)
-    dims = arguments_by_name(node.target, node.args, node.kwargs).get("dim")
+    dims = _arguments(node).get("dim")
     if dims is None or dims == []:
         return range(read.dim())
     return dims if isinstance(dims, (list, tuple)) else [dims]  # type: ignore[return-value]  # ints
@@ -136,11 +184,14 @@ def is_made_of_sizes(node: torch.fx.Node) -> bool:
 
 def is_computed_from_stored(node: torch.fx.Node) -> bool:
     """
-    Whether the values that a pointwise node comes from lie in memory in any case, where
-    what is gathered, for one, is so as it is read.
+    Whether the values that a node comes from lie in memory in any case, where what is
+    reduced, for one, may be so as it is read.
     """
-    return not any(
-        has_generated_code(source) and not is_seed(source) for source in _sources(node)
+    return all(
+        all(map(is_computed_from_stored, source.all_input_nodes))
+        if is_gather(source)
+        else is_seed(source) or not has_generated_code(source)
+        for source in _sources(node)
     )
 
 

@@ -9,6 +9,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 import torch
 
 from .node_kinds import (
+    is_gather,
     is_made_of_sizes,
     is_pointwise,
     is_view,
@@ -69,18 +70,19 @@ def _cheap_again(
     node: torch.fx.Node, members: Collection[torch.fx.Node]
 ) -> set[torch.fx.Node]:
     """
-    A pointwise node and those of the region that it is computed with, if others read it by
-    pointwise work, which reads no more if it computes the node itself than is written and
-    read if the region stores it. Else nothing.
+    A node and those of the region that it is computed with, if others read it by pointwise
+    work, which reads no more if it computes the node itself than is written and read if the
+    region stores it. Else nothing.
     """
     others = {reader for reader in readers(node) if reader not in members}
-    if not (others and is_pointwise(node) and all(map(is_pointwise, others))):
+    if not (others and _is_cheap(node) and all(map(is_pointwise, others))):
         return set()
     parts, read = _computed_with(node, members)
     if not (parts and all(map(_is_stored, read))):
         return set()
     value = node.meta["val"]
-    tensors = [x for r in read if isinstance(x := r.meta.get("val"), torch.Tensor)]
+    loaded = [*read, *filter(is_gather, parts)]  # of a table what is gathered
+    tensors = [x for r in loaded if isinstance(x := r.meta.get("val"), torch.Tensor)]
     bytes_read = sum(x.dtype.itemsize for x in tensors if _same_numel(x, value))
     own = value.dtype.itemsize
     return parts if len(others) * (bytes_read - own) <= own else set()
@@ -95,28 +97,30 @@ def _computed_with(
 ) -> tuple[set[torch.fx.Node], set[torch.fx.Node]]:
     """
     A node and those of the region that it is computed with, and what these read outside;
-    nothing if one of them is neither free nor pointwise work that nobody outside reads.
+    nothing if one of them is neither free nor cheap work that nobody outside reads.
     """
     parts, outside = [node], set()
     for part in parts:  # grows
         for read in part.all_input_nodes:
             if read not in members:
                 outside.add(read)
-            elif not (is_free(read) or _is_pointwise_inside(read, members)):
+            elif not (is_free(read) or _is_cheap_inside(read, members)):
                 return set(), set()
             elif read not in parts:
                 parts.append(read)
     return set(parts), outside
 
 
-def _is_pointwise_inside(
-    node: torch.fx.Node, members: Collection[torch.fx.Node]
-) -> bool:
-    return is_pointwise(node) and all(reader in members for reader in readers(node))
+def _is_cheap_inside(node: torch.fx.Node, members: Collection[torch.fx.Node]) -> bool:
+    return _is_cheap(node) and all(reader in members for reader in readers(node))
+
+
+def _is_cheap(node: torch.fx.Node) -> bool:
+    return is_pointwise(node) or is_gather(node)
 
 
 def _is_stored(node: torch.fx.Node) -> bool:
-    """Whether a node, or what it shows another view of, is no pointwise work."""
+    """Whether a node, or what it shows another view of, is no cheap work."""
     while shares_memory(node):
         node = node.all_input_nodes[0]
-    return not is_pointwise(node)
+    return not _is_cheap(node)

@@ -26,6 +26,7 @@ from .joining import (
 from .joint import joined
 from .node_kinds import (
     has_generated_code,
+    indexed,
     is_number,
     is_pointwise,
     is_view,
@@ -239,6 +240,8 @@ def _add_producers(
             )
             if joins:
                 members[node] = steps
+                # There have to be such places at each size that is measured.
+                inputs |= {index for index, _ in indexed(node)}
             if leads_in or (inside and not joins):
                 before.add(node)
         node = node.prev

@@ -304,22 +304,3 @@ def _read_by(node: torch.fx.Node) -> list[torch.fx.Node]:
     return [
         read for read in node.all_input_nodes if not (is_copy and read is node.args[0])
     ]
-
-
-def places_written(graph: torch.fx.Graph) -> dict[int, list[Any]]:
-    """
-    Inputs of a region's graph that say where it writes, and nothing else.
-
-    Returns:
-        By their index, how many places there are in each of the dimensions that they are
-        for; as in the metadata.
-    """
-    inputs = graph.find_nodes(op="placeholder")
-    places: dict[int, list[Any]] = {}
-    for write in filter(stands_for_write, graph.nodes):
-        sizes = write.args[0].meta["val"].shape  # type: ignore[union-attr]  # a node
-        indices: Any = write.args[1] if len(write.args) > 2 else ()
-        for index, size in zip(indices, sizes):
-            if index in inputs and all(map(stands_for_write, index.users)):
-                places.setdefault(inputs.index(index), []).append(size)
-    return places

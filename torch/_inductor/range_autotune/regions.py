@@ -24,6 +24,7 @@ import torch
 
 from .dispatched_calls import dispatched_registration
 from .node_kinds import (
+    is_gather,
     is_row_reduction,
     is_seed,
     makes_random_numbers,
@@ -87,6 +88,7 @@ def _needs_wide(node: torch.fx.Node) -> bool:
     return (
         is_free(node)
         or moves_elements(node)
+        or is_gather(node)
         or is_row_reduction(node)
         or is_write(node)
     )
