@@ -31,7 +31,8 @@ fuzz: links ## compare 1,000 random autotuned ops with eager (FUZZ=n for n of th
 bench-compile: links $(BASE_READY) ## compile times beside the stock base (REPEATS=n runs of each, 3)
 	@$(PY) benchmarks/compile.py --repeats $(REPEATS) --base "$$($(BASE_SITE))"
 
-bench-runtime: links $(BASE_READY) ## run times beside the stock base
+bench-runtime: links $(BASE_READY) ## run times beside the stock base, and what a dispatch costs
+	@$(PY) benchmarks/dispatch_cost.py
 	@$(PY) benchmarks/runtime.py --base "$$($(BASE_SITE))"
 
 bench-model: links $(BASE_READY) ## run times of a decoder beside the stock base

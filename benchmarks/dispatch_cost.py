@@ -3,20 +3,20 @@ What the choice among winners costs the host, over the inlined winner.
 
 ``python benchmarks/dispatch_cost.py`` compiles an op that is small enough for the host's
 time to be all that counts, with 1, 2, 4, and 8 forced winners, and calls the generated
-code in turns, at a size in each range. The table shows the medians of one call in µs and
-what the dispatch adds to the single winner's; ``--cpp-wrapper`` does it for generated C++.
-On a GPU if there is one.
+code in turns, at a size in each range, in Python and in C++. Tables show the medians of
+one call in µs and what the dispatch adds to the single winner's; they go to
+``benchmarks/results/``. On a GPU if there is one.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import math
 import statistics
 import time
 from typing import Any, TYPE_CHECKING
 
+from beside import device_name, write_results
 from torch._inductor.codecache import PyCodeCache
 from torch._inductor.utils import run_and_get_code
 
@@ -137,11 +137,13 @@ def table(costs: list[Cost]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--cpp-wrapper", action="store_true")
-    options = parser.parse_args()
-    print(f"{DEVICE}, torch {torch.__version__}: the host's time of one call, µs\n")
-    print(table(measure(options.cpp_wrapper)))
+    device = device_name(DEVICE)
+    lines = [f"# {device}, torch {torch.__version__}", ""]
+    lines.append("The host's time of one call, µs: medians.")
+    for wrapper in ("Python", "C++"):
+        costs = table(measure(cpp_wrapper=wrapper == "C++"))
+        lines += ["", f"## {wrapper} wrapper", "", costs]
+    write_results("dispatch-cost", device, "\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

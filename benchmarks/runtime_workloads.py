@@ -30,6 +30,7 @@ COLUMNS = 4096 // SCALE
 INNER = 7168 // SCALE
 HIDDEN = 1024 // SCALE
 RANK = 128 // SCALE
+VOCABULARY = 32768 // SCALE
 BLOCK = 64
 HEAD = 128
 
@@ -209,6 +210,14 @@ def norm_into_cache(
     cache[at.squeeze(1)] = norm(x, weight) * 0.5
 
 
+def norm_of_embedding(
+    norm: Callable[..., Tensor], ids: Tensor, table: Tensor, weight: Tensor
+) -> Tensor:
+    """As in front of a decoder's first layer."""
+    embedded = F.embedding(ids.squeeze(1), table)
+    return F.silu(norm(embedded, weight)) + embedded
+
+
 RMS_NORM = Op(
     rms_norm,
     like_first,
@@ -297,6 +306,17 @@ WORKLOADS = (
             torch.randperm(n, device=DEVICE).unsqueeze(1),
         ),
         around=norm_into_cache,
+    ),
+    Workload(
+        name=f"RMSNorm ({COLUMNS} columns) of an embedding e, then silu(y) + e",
+        ops=(RMS_NORM,),
+        sizes=ROWS,
+        inputs=lambda n: (
+            torch.randint(VOCABULARY, (n, 1), device=DEVICE),
+            random(VOCABULARY, COLUMNS),
+            random(COLUMNS),
+        ),
+        around=norm_of_embedding,
     ),
     Workload(
         name=f"split-K GEMM ([M, {INNER}] @ [{INNER}, 256]), then relu(y + bias) * 2",
