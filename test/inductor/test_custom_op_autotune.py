@@ -726,7 +726,7 @@ class TestFailingCandidates(AutotuneTestCase):
 
         self.assertExpectedInline(
             re.sub(r"s\d+", "s0", self.reason(bad)),
-            """op: candidate 'bad' is left out: it guards on a size, s0 < 1000 == True. If that holds for all calls of the op, say so with torch._check in the op's fake kernel; if in a range, let it compete there only""",
+            """op: candidate 'bad' is left out: it guards on a size, s0 < 1000 == True. If that holds for all calls of the op, say so with torch._check in the op's fake kernel; if in a range, let it compete there only (x.shape[0] is s0)""",
         )
         self.assertEqual(counters["inductor"]["custom_op_decomp_guard_skips"], 1)
 
@@ -742,7 +742,7 @@ class TestFailingCandidates(AutotuneTestCase):
 
         self.assertRegex(
             self.reason(bad),
-            r"output 0 has shape \[s\d+, 2\], the op's has \[s\d+, 4\]$",
+            r"output 0 has shape \[s\d+, 2\], the op's has \[(s\d+), 4\] \(x.shape\[0\] is \1\)$",
         )
 
     def test_other_dtype(self):

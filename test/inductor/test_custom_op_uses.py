@@ -732,7 +732,7 @@ class TestFailures(AutotuneTestCase):
         with mock.patch.object(GraphLowering, "codegen", codegen):
             self.assertExpectedInline(
                 self.warning(bad),
-                """op: candidate 'bad' is left out: its code guards on a size: s0 < 1000""",
+                """op: candidate 'bad' is left out: its code guards on a size: s0 < 1000 (x.shape[0] is s0)""",
             )
 
     def test_other_device(self):
@@ -778,7 +778,7 @@ class TestFailures(AutotuneTestCase):
 
         self.assertExpectedInline(
             self.warning(bad),
-            """op: candidate 'bad' is left out: output 0 has shape [1, s0, 4], the op's has [s0, 4]""",
+            """op: candidate 'bad' is left out: output 0 has shape [1, s0, 4], the op's has [s0, 4] (x.shape[0] is s0)""",
         )
 
     def test_returns_no_tensor(self):
@@ -787,7 +787,7 @@ class TestFailures(AutotuneTestCase):
 
         self.assertExpectedInline(
             self.warning(bad),
-            """op: candidate 'bad' is left out: output 0 is s0, not a tensor""",
+            """op: candidate 'bad' is left out: output 0 is s0, not a tensor (x.shape[0] is s0)""",
         )
 
     def test_returns_nothing(self):

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import TYPE_CHECKING
 
 from torch._dynamo.utils import counters
+from torch.utils import _pytree as pytree
+
+import torch
 
 from .candidates import (
     FALLBACK,
@@ -17,8 +21,9 @@ from .candidates import (
 
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
+    from .call_site import CallSite
     from .candidates import Rejection
     from .config_ranges import KernelConfigs
     from .measure import RangeTimes
@@ -28,10 +33,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
+_SYMBOL = r"\b[su]\d+\b"
+
 
 def warn_left_out(
     registration: Registration,
     rejection: Rejection,
+    site: CallSite,
     where: str = "",
     known: bool = False,
 ) -> None:
@@ -44,12 +52,36 @@ def warn_left_out(
     counters["inductor"]["custom_op_candidates_left_out"] += 1
     log.log(
         logging.DEBUG if known else logging.WARNING,
-        "%s: candidate '%s' is left out%s: %s",
+        "%s: candidate '%s' is left out%s: %s%s",
         registration.name,
         rejection.candidate.name,
         f" in range {where}" if where else "",
         rejection.reason,
+        _symbols_in(rejection.reason, site),
     )
+
+
+def _symbols_in(text: str, site: CallSite) -> str:
+    """What symbols that a text names are of the op's arguments, in brackets."""
+    symbols = re.findall(_SYMBOL, text)
+    places: dict[str, str] = {}
+    # Where one is a size by itself says more than where it is a part of one.
+    for size, place in sorted(_sizes_of_arguments(site), key=lambda told: len(told[0])):
+        for symbol in re.findall(_SYMBOL, size):
+            places.setdefault(symbol, f"{place} is {size}")
+    told = dict.fromkeys(places[symbol] for symbol in symbols if symbol in places)
+    return f" ({', '.join(told)})" if told else ""
+
+
+def _sizes_of_arguments(site: CallSite) -> Iterator[tuple[str, str]]:
+    """Each as text, and where it is."""
+    for call in site.calls:
+        for name, value in call.fake_arguments().items():
+            for leaf in pytree.tree_leaves(value):
+                if isinstance(leaf, torch.SymInt):
+                    yield str(leaf), name
+                for dim, size in enumerate(getattr(leaf, "shape", ())):
+                    yield str(size), f"{name}.shape[{dim}]"
 
 
 def _candidate_name(tuning: Tuning, index: int) -> str:

@@ -250,7 +250,7 @@ class Tuning:
             for i, name in _parts(rejection.candidate) - self._parts_left
         }
         known = bool(bad) and bad <= told
-        warn_left_out(self.registration, rejection, where, known)
+        warn_left_out(self.registration, rejection, self.site, where, known)
         told |= bad
 
     def tell(self) -> None:
