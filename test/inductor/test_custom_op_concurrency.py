@@ -37,7 +37,7 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune import rounds, tuning
+from torch._inductor.range_autotune import rounds, tracing
 from torch._inductor.range_autotune.measure import Timing
 
 
@@ -148,7 +148,7 @@ class TestRegistrationMeanwhile(ThreadsTestCase):
             A future of that thread's result.
         """
         reached, go_on = threading.Event(), threading.Event()
-        real = tuning.trace_candidate
+        real = tracing.trace_candidate
         compiling_thread = []
 
         def trace_candidate(*args):
@@ -162,7 +162,7 @@ class TestRegistrationMeanwhile(ThreadsTestCase):
             return model(ramp(128, 4))
 
         with (
-            mock.patch.object(tuning, "trace_candidate", trace_candidate),
+            mock.patch.object(tracing, "trace_candidate", trace_candidate),
             ThreadPoolExecutor(1) as pool,
         ):
             future = pool.submit(compile_model)
@@ -269,7 +269,7 @@ import time
 import torch
 from torch._dynamo.utils import counters
 from torch._inductor.kernel.custom_op import CustomOpRangeConfig, register_custom_op_autotuning
-from torch._inductor.range_autotune import tuning
+from torch._inductor.range_autotune import tracing
 
 
 @torch.library.custom_op("shared_cache::squared", mutates_args=())
@@ -291,8 +291,8 @@ def by_addmm(x):
 
 
 traces = []
-real_trace = tuning.trace_candidate
-tuning.trace_candidate = lambda *args: traces.append(args) or real_trace(*args)
+real_trace = tracing.trace_candidate
+tracing.trace_candidate = lambda *args: traces.append(args) or real_trace(*args)
 register_custom_op_autotuning(
     squared,
     configs=[CustomOpRangeConfig("x", 0, [(0, 8), (8, math.inf)], [by_mm, by_addmm])],

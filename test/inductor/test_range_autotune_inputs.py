@@ -212,6 +212,26 @@ class TestPoint(SiteTestCase):
         self.assertIsNone(self.point(self.s0, 50, DimRange(0, 60)))
         self.assertEqual(self.point(self.s0, 50, DimRange(0, 61)).size, 60)
 
+    @parametrize("factor", (1, 3))
+    def test_others_are_raised_where_guards_want_them_larger(self, factor):
+        """As many rows as a cache has at most; whose do not follow where they need not."""
+        rows, other = self.symbol("rows", 100), self.symbol("other", 7)
+        self.guard(sympy.Le(factor * rows, self.symbol("cache", 400)))
+        cache = self.shape_env.guards[0].expr.free_symbols - {rows}
+        site = self.site(x=self.tensor([rows, other, *cache]))
+        point = point_for_size(site, rows, 5000, DimRange(2048, math.inf))
+        (raised,) = (point.values[symbol] for symbol in cache)
+        self.assertEqual((point.size, point.values[other]), (5000, 7))
+        self.assertGreaterEqual(raised, factor * 5000)
+
+    def test_others_are_raised_within_their_bounds(self):
+        cache = self.symbol("bounded_cache", 200, (2, 300))
+        self.guard(sympy.Le(self.s0, cache))
+        site = self.site(x=self.tensor([self.s0, cache]))
+        self.assertIsNone(point_for_size(site, self.s0, 500, DimRange(400, math.inf)))
+        point = point_for_size(site, self.s0, 250, DimRange(220, math.inf))
+        self.assertEqual(point.values, {self.s0: 250, cache: 250})
+
     def test_static_size(self):
         self.assertEqual(self.point(128, 512, ANY_SIZE).size, 128)
         self.assertIsNone(self.point(128, 512, DimRange(512, 1024)))

@@ -12,6 +12,7 @@ from range_autotune_testing import SymbolicTestCase
 from test_custom_op_autotune import (
     AutotuneTestCase,
     compile_at,
+    define_op,
     identity_op,
     made_up_times,
     ramp,
@@ -31,6 +32,7 @@ import torch
 from torch._inductor import config
 from torch._inductor.kernel.custom_op import (
     CustomOpConfig,
+    CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
 from torch._inductor.range_autotune.guards import frozen_shapes
@@ -107,12 +109,26 @@ class TestKnowing(SymbolicTestCase):
                 self.assertTrue(self.knows(sympy.Le(self.s0, last)))
                 self.assertFalse(self.knows(sympy.Lt(self.s0, last)))
 
+    @parametrize("make", (lambda s, t: s * t, lambda s, t: s + t, lambda s, t: s * s))
+    def test_bounds_of_others(self, make):
+        """Of a product, what it is asked for where its range begins and ends."""
+        size = make(self.s0, self.symbol("s1", 50))
+        below = [sympy.Lt(size, 64), sympy.Le(size, 63), sympy.Gt(64, size)]
+        above = [sympy.Ge(size, 64), sympy.Gt(size, 63), sympy.Ne(size, 63)]
+        with within(size, 0, 64):
+            self.assertTrue(all(map(self.knows, below)))
+            self.assertFalse(any(map(self.knows, above)))
+            self.assertFalse(self.knows(sympy.Lt(size, 50)))
+        with within(size, 64, math.inf):
+            self.assertFalse(any(map(self.knows, below)))
+            self.assertTrue(all(map(self.knows, above[:2])))
+        self.assertFalse(any(map(self.knows, below + above)))
+        self.assertEqual(self.shape_env.axioms, {})
+
     def test_what_says_nothing(self):
-        s1 = self.symbol("s1", 50)
         before = dict(self.shape_env.var_to_range)
-        for size in (self.s0 + s1, self.s0 * self.s0, sympy.Integer(100)):
-            with within(size, 8, 200):
-                self.assertEqual(self.shape_env.var_to_range, before)
+        with within(sympy.Integer(100), 8, 200):
+            self.assertEqual(self.shape_env.var_to_range, before)
         for sizes in ((0, 2), (0, math.inf)):  # the least is 2
             with within(self.s0, *sizes):
                 self.assertEqual(self.shape_env.var_to_range, before)
@@ -190,8 +206,97 @@ class TestCompiled(AutotuneTestCase):
         (record,) = logs.records
         message = record.getMessage()
         self.assertIn("'few' is left out: it guards on a size", message)
-        self.assertIn("if in a range, let it compete there only", message)
+        self.assertNotIn("let it compete there only", message)
         self.assert_markers(compiled, {32: 0, 64: 0, 65: 2, 199: 2, 3000: 0})
+
+    def test_of_a_product(self):
+        """Tokens of a batch of sequences, as one dimension."""
+        op = self.few_and_many()
+        logger = logging.getLogger("torch._inductor.kernel.custom_op")
+        with made_up_times(fastest), self.assertNoLogs(logger, logging.WARNING):
+            compiled = compile_at(
+                lambda x: op(x.flatten(0, 1)).view(x.shape),
+                ramp(3, 40, 4),
+                dims=((0, 0), (0, 1)),
+            )
+        for batch, tokens in ((3, 21), (4, 16), (2, 31), (5, 200)):
+            x = ramp(batch, tokens, 4)
+            self.assertEqual(compiled(x), x + (1 if batch * tokens < 64 else 2))
+
+    def test_one_that_asks_in_which_of_its_ranges_it_is(self):
+        """It is traced for all of them in vain, then for each."""
+
+        def both(x):
+            return x + 1 if x.shape[0] < 64 else x + 2
+
+        op = identity_op()
+        ranges = [(0, 64), (64, 128), (128, math.inf)]
+        register_custom_op_autotuning(
+            op, configs=[CustomOpRangeConfig("x", 0, ranges, [both, few])], name="op"
+        )
+        with (
+            made_up_times(fastest),
+            self.assertLogs("torch._inductor.kernel.custom_op", "WARNING") as logs,
+        ):
+            compiled = compile_at(op, ramp(100, 4))
+        self.assert_markers(compiled, MARKERS)
+        # The other one competes where it can.
+        told = [record.getMessage().partition(":")[0] for record in logs.records]
+        self.assertEqual(told, ["op"] * 2)
+        for record, sizes in zip(logs.records, ranges[1:]):
+            where = f"'few' is left out in range {DimRange(*sizes)}: AssertionError"
+            self.assertIn(where, record.getMessage())
+
+    def test_nothing_is_known_of_a_range_without_sizes(self):
+        """It is measured at the model's size, which its code need not hold for."""
+
+        def small(x):
+            assert x.shape[0] < 72
+            rows = torch.zeros(72, 4, device=x.device)
+            rows[torch.arange(x.shape[0], device=x.device)] = x
+            return rows[: x.shape[0]] + 1
+
+        op = self.registered((small, (65, 72)))
+
+        def model(x):
+            torch._check(x.shape[0] % 8 == 0)
+            return op(x)
+
+        with (
+            made_up_times(fastest),
+            self.assertLogs("torch._inductor.kernel.custom_op", "WARNING") as logs,
+        ):
+            compiled = compile_at(model, ramp(4096, 4))
+        self.assertIn("it guards on a size", logs.records[0].getMessage())
+        self.assert_markers(compiled, {64: 0, 72: 0, 800: 0})
+
+    @parametrize("hint", (20, 100))
+    def test_shape_of_results_where_the_range_proves_it(self, hint):
+        """Whatever the model is compiled with."""
+
+        def padded(x: torch.Tensor) -> torch.Tensor:
+            return x.new_zeros((x.shape[0] + 63) // 64 * 64, x.shape[1])
+
+        op = define_op(padded, padded)
+
+        def one_block(x):
+            return x.new_ones(64, x.shape[1])
+
+        register_custom_op_autotuning(
+            op,
+            configs=[
+                CustomOpConfig(
+                    one_block, tensor_name="x", dim_index=0, dim_range=(2, 65)
+                )
+            ],
+        )
+        logger = logging.getLogger("torch._inductor.kernel.custom_op")
+        with made_up_times(fastest), self.assertNoLogs(logger, logging.WARNING):
+            compiled = compile_at(op, ramp(hint, 4))
+        for size in (2, 64, 65, 300):
+            result = compiled(ramp(size, 4))
+            self.assertEqual(result, torch.full_like(result, size < 65))
+            self.assertEqual(len(result), (size + 63) // 64 * 64)
 
     def test_equal_calls(self):
         """One is traced, for the other's size, too."""

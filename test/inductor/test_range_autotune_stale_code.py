@@ -17,7 +17,7 @@ from torch._inductor.kernel.custom_op import (
     CustomOpConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune import tuning
+from torch._inductor.range_autotune import tracing
 
 
 _numbers = itertools.count()
@@ -208,14 +208,14 @@ class TestCompilationUnderWay(StaleCodeTestCase):
 
     def registering_while_traced(self, *registrations):
         """Runs each when a candidate is traced, one after the other."""
-        real, waiting = tuning.trace_candidate, list(registrations)
+        real, waiting = tracing.trace_candidate, list(registrations)
 
         def trace_candidate(*args):
             if waiting:
                 waiting.pop(0)()
             return real(*args)
 
-        return mock.patch.object(tuning, "trace_candidate", trace_candidate)
+        return mock.patch.object(tracing, "trace_candidate", trace_candidate)
 
     def test_ends_under_the_registrations_that_it_began_with(self):
         op, late = clone_op(), clone_op()

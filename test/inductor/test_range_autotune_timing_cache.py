@@ -3,6 +3,7 @@
 
 import dataclasses
 import json
+import math
 import os
 import pathlib
 import re
@@ -30,8 +31,10 @@ from torch._inductor.range_autotune.call_site import CallSite, Slot
 from torch._inductor.range_autotune.candidates import TracedCandidate
 from torch._inductor.range_autotune.config_ranges import ConfigRecord
 from torch._inductor.range_autotune.graph_text import SymbolNames
+from torch._inductor.range_autotune.known_sizes import KnownSize
 from torch._inductor.range_autotune.measure import Failure, failure_of, Timing
 from torch._inductor.range_autotune.numerics import NotCompared
+from torch._inductor.range_autotune.ranges import DimRange
 from torch._inductor.range_autotune.registration import Candidate, TuningOptions
 from torch._inductor.range_autotune.timing_cache import (
     cache_key,
@@ -339,6 +342,25 @@ def kernel(source):
     return types.SimpleNamespace(
         cache_key=source, arg_names=[], __module__="m", __name__="k"
     )
+
+
+class TestKnownSizes(SymbolicTestCase):
+    def test_what_is_known_of_the_size_counts(self):
+        """Of which of a tensor's sizes, too."""
+        s0, s1 = self.symbol("s0", 100), self.symbol("s1", 50)
+        few, many = DimRange(0, 64), DimRange(64, math.inf)
+        one = traced(calls(aten.sin.default))
+        texts = {
+            candidate_text(dataclasses.replace(one, known=known))
+            for known in (
+                None,
+                KnownSize(s0, few),
+                KnownSize(s0, many),
+                KnownSize(s0 * s1, few),
+                KnownSize(2 * s0, few),
+            )
+        }
+        self.assertEqual(len(texts), 5)
 
 
 class TestCandidateText(TestCase):

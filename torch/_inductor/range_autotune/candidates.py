@@ -160,10 +160,16 @@ class TracedCandidate:
 
 @dataclasses.dataclass(frozen=True)
 class Rejection:
-    """A candidate that is out, and why."""
+    """
+    A candidate that is out, and why.
+
+    Args:
+        guards: whether that is because tracing it guards on a size.
+    """
 
     candidate: Candidate
     reason: str
+    guards: bool = False
 
 
 def trace_fallback(site: CallSite) -> tuple[TracedCandidate, Outputs]:
@@ -234,11 +240,12 @@ def trace_candidate(
     except _ShapeEnvGuardError as e:
         counters["inductor"]["custom_op_decomp_guard_skips"] += 1
         condition = str(e).partition(": ")[2]
+        in_range = known is None and "; if in a range, let it compete there only"
         return Rejection(
             candidate,
             f"it guards on a size, {condition}. If that holds for all calls of the op, "
-            "say so with torch._check in the op's fake kernel; if in a range, let it "
-            "compete there only",
+            f"say so with torch._check in the op's fake kernel{in_range or ''}",
+            guards=True,
         )
     except (DataDependentOutputException, DynamicOutputShapeException) as e:
         return Rejection(candidate, f"it depends on data, through {e.func}")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, TYPE_CHECKING
 
+import sympy
+
 import torch
 
 from ..utils import convert_shape_to_inductor
@@ -165,9 +167,15 @@ def pin_strides(graph: torch.fx.GraphModule, outputs: Outputs) -> None:
 
 
 def known_equal(a: Sequence[Any], b: Sequence[Any]) -> bool:
-    """Whether sizes are provably equal; asked of their expressions, which no tracer sees."""
+    """
+    Whether sizes are provably equal; asked of their expressions, which no tracer sees.
+
+    ``sizevars`` would say no where they are not for the size that the model is compiled
+    with, which may be outside of what is known of it.
+    """
+    known = V.graph.sizevars.shape_env._maybe_evaluate_static
     return len(a) == len(b) and all(
-        V.graph.sizevars.statically_known_equals(x, y)
+        x == y or known(sympy.Eq(x, y)) == sympy.true
         for x, y in zip(convert_shape_to_inductor(a), convert_shape_to_inductor(b))
     )
 

@@ -36,6 +36,8 @@ T = TypeVar("T")
 # A guard such as 8 | s0 is met by one of this many neighbours of the size asked for.
 _NEIGHBOURS_TRIED = 64
 _LARGEST_SYMBOL = 2**40
+# A size that has to be so many times as large as another at most is found.
+_LARGEST_FACTOR = 4
 _SMALLEST_INDEX_LIMIT = 2**20
 # Benchmark tensors may take this part of what is free; outputs and temporaries need some.
 _USABLE_MEMORY = 0.5
@@ -219,13 +221,36 @@ def _point_by_symbol(
     within: DimRange,
     hints: Values,
 ) -> SizePoint | None:
-    """The nearest size that one symbol can give while the others are at their hints."""
-    for value in _values_near(symbol, size, wanted, hints):
-        values = {**hints, symbol: value}
-        got = concrete(size, values)
-        if got in within and _guards_hold(values):
-            return SizePoint(got, values)
+    """
+    The nearest size that one symbol can give while the others are at their hints, or as
+    large as conditions on both want them: no more rows than a cache has, for one.
+    """
+    for factor in (0, 1, _LARGEST_FACTOR):
+        for value in _values_near(symbol, size, wanted, hints):
+            values = _raised({**hints, symbol: value}, symbol, factor)
+            got = concrete(size, values)
+            if got in within and _guards_hold(values):
+                return SizePoint(got, values)
     return None
+
+
+def _raised(values: Values, symbol: sympy.Symbol, factor: int) -> Values:
+    """
+    With other symbols at least so many times as large as one, where conditions on it and
+    them do not hold.
+    """
+    least = factor * values[symbol]
+    others: set[Any] = set()
+    for guard in V.graph.sizevars.shape_env.guards if factor else ():
+        symbols = replaced(guard.expr).free_symbols
+        if symbol in symbols and not may_hold(guard.expr, values):
+            others |= symbols - {symbol}
+    raised = {
+        other: max(value, least)
+        for other, value in values.items()
+        if other in others and least in size_bounds(other)
+    }
+    return {**values, **raised}
 
 
 def _values_near(

@@ -24,7 +24,7 @@ from .guards import replaced
 
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from contextlib import AbstractContextManager
 
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -50,51 +50,97 @@ def knowing(known: KnownSize | None) -> AbstractContextManager[None]:
     """
     For what is traced, lowered or generated in the block, a size is in its range.
 
-    Nothing where nothing is known, or where the size is more than a multiple of a symbol
-    and a constant.
+    A size that is a multiple of one symbol and a constant narrows the values of that; of
+    others, such as a product of two, it is known that they keep to the bounds.
     """
-    symbol_range = None if known is None else _range_of_symbol(known)
-    return (
-        contextlib.nullcontext() if symbol_range is None else _narrowed(*symbol_range)
-    )
-
-
-def _range_of_symbol(known: KnownSize) -> tuple[sympy.Symbol, ValueRanges] | None:
-    """The values of the size's symbol, if there are fewer than the shape environment has."""
-    size, sizes = replaced(known.size), known.sizes
     # Answers must be the hints' there, which may be of another range.
-    if len(size.free_symbols) != 1 or symbolic_config.backed_size_oblivious:
+    if known is None or symbolic_config.backed_size_oblivious:
+        return contextlib.nullcontext()
+    size, sizes = replaced(known.size), known.sizes
+    if not size.free_symbols:
+        return contextlib.nullcontext()
+    parts = _parts_of_multiple(size)
+    if parts is None:
+        return _taken_for_true(_bounds_of(size, sizes))
+    narrowed = _range_of_symbol(*parts, sizes)
+    return _narrowed(parts[0], narrowed) if narrowed else contextlib.nullcontext()
+
+
+def _parts_of_multiple(size: sympy.Expr) -> tuple[sympy.Symbol, int, int] | None:
+    """The symbol, the factor and the constant that a size is made of, if of no more."""
+    if len(size.free_symbols) != 1:
         return None
     (symbol,) = size.free_symbols
     offset = size.subs(symbol, 0)
     factor = sympy.cancel((size - offset) / symbol)
     if not (factor.is_Integer and offset.is_Integer and factor > 0):
         return None
-    first = -((int(offset) - sizes.start) // int(factor))
-    last = (sizes.last - int(offset)) // int(factor) if sizes.bounded else math.inf
+    return symbol, int(factor), int(offset)
+
+
+def _range_of_symbol(
+    symbol: sympy.Symbol, factor: int, offset: int, sizes: DimRange
+) -> ValueRanges | None:
+    """Its values where ``factor * symbol + offset`` is in a range, if not all it can have."""
+    first = -((offset - sizes.start) // factor)
+    last = (sizes.last - offset) // factor if sizes.bounded else math.inf
     before = _shape_env().var_to_range[symbol]
     if last < first or last < before.lower or first > before.upper:
         return None
     upper = int(last) if last < math.inf else int_oo
     narrowed = before & ValueRanges(first, upper)
-    return None if narrowed == before else (symbol, narrowed)
+    return None if narrowed == before else narrowed
+
+
+def _bounds_of(size: sympy.Expr, sizes: DimRange) -> list[sympy.Basic]:
+    """The conditions that a size is in a range by, as a shape environment writes them."""
+    bounds = [sympy.Le(sizes.start, size, evaluate=False)]
+    return bounds + [sympy.Lt(size, sizes.end, evaluate=False)] * sizes.bounded
 
 
 @contextlib.contextmanager
 def _narrowed(symbol: sympy.Symbol, values: ValueRanges) -> Iterator[None]:
-    shape_env = _shape_env()
-    before = shape_env.var_to_range[symbol]
-    with disable_fake_tensor_cache(V.fake_mode):
+    ranges = _shape_env().var_to_range
+    before = ranges[symbol]
+    with _no_answer_kept():
+        ranges[symbol] = values
         try:
-            _set_range(shape_env, symbol, values)
             yield
         finally:
-            _set_range(shape_env, symbol, before)
+            ranges[symbol] = before
 
 
-def _set_range(shape_env: ShapeEnv, symbol: sympy.Symbol, values: ValueRanges) -> None:
-    """Also where the new range has more values; no answer is kept from before."""
-    shape_env.var_to_range[symbol] = values
+@contextlib.contextmanager
+def _taken_for_true(conditions: Iterable[sympy.Basic]) -> Iterator[None]:
+    shape_env = _shape_env()
+    implied = {
+        implied: value
+        for condition in conditions
+        for implied, value in shape_env.get_implications(shape_env.simplify(condition))
+        if implied not in shape_env.axioms
+    }
+    with _no_answer_kept():
+        shape_env.axioms.update(implied)
+        try:
+            yield
+        finally:
+            for condition in implied:
+                shape_env.axioms.pop(condition, None)
+
+
+@contextlib.contextmanager
+def _no_answer_kept() -> Iterator[None]:
+    """From before the block in it, or from it behind."""
+    shape_env = _shape_env()
+    with disable_fake_tensor_cache(V.fake_mode):
+        _forget_answers(shape_env)
+        try:
+            yield
+        finally:
+            _forget_answers(shape_env)
+
+
+def _forget_answers(shape_env: ShapeEnv) -> None:
     shape_env._version_counter += 1
     type(shape_env)._inner_evaluate_expr.cache_clear()
     type(shape_env).guard_or_defer_runtime_assert.cache_clear()

@@ -28,6 +28,11 @@ def points_of_rounds(tuning: Tuning) -> list[list[SizePoint]]:
     return [_points(tuning, competing.possible) for competing in tuning.rounds]
 
 
+def has_points(tuning: Tuning, sizes: DimRange) -> bool:
+    """Whether a range is measured at sizes that are in it, not only at the model's."""
+    return bool(_points_within(tuning, sizes))
+
+
 def in_order(
     tuning: Tuning, points: Sequence[Sequence[SizePoint]]
 ) -> list[tuple[int, SizePoint]]:
@@ -70,12 +75,8 @@ def _points(tuning: Tuning, sizes: DimRange) -> list[SizePoint]:
     size, site = tuning.size, tuning.site
     if size is None:
         return [hint_point(site)]
-    options = tuning.registration.options
-    wanted = [s for s in options.representative_sizes if s in sizes]
-    wanted = wanted or list(representative_sizes(sizes, options.unbounded_size))
-    points = [point_for_size(site, size, w, sizes) for w in wanted]
-    found = {p.size: p for p in points if p is not None}
-    if not found:
+    timed = _points_within(tuning, sizes)
+    if not timed:
         point = hint_point(site, size)
         log.info(
             "%s: no input has a size %s in range %s; measured at %s",
@@ -85,10 +86,19 @@ def _points(tuning: Tuning, sizes: DimRange) -> list[SizePoint]:
             point.size,
         )
         return [point]
-    timed = list(found.values())
     measured = [p.size for p in timed if p.size is not None]
     unaligned = _unaligned_point(site, size, sizes, measured)
     return timed if unaligned is None else [*timed, unaligned]
+
+
+def _points_within(tuning: Tuning, sizes: DimRange) -> list[SizePoint]:
+    """Those with representative sizes of a range; of a size that is dispatched on."""
+    assert tuning.size is not None
+    options = tuning.registration.options
+    wanted = [s for s in options.representative_sizes if s in sizes]
+    wanted = wanted or list(representative_sizes(sizes, options.unbounded_size))
+    points = [point_for_size(tuning.site, tuning.size, w, sizes) for w in wanted]
+    return [*{p.size: p for p in points if p is not None}.values()]
 
 
 def _unaligned_point(

@@ -198,10 +198,10 @@ def candidate_text(traced: TracedCandidate) -> str | None:
     Returns:
         None if something in it has no content that could be compared.
     """
-    candidate = traced.candidate
+    candidate, names = traced.candidate, SymbolNames()
     try:
-        graph = graph_text(traced.graph.graph, SymbolNames(), traced.graph)
-        known = traced.known and str(traced.known.sizes)
+        graph = graph_text(traced.graph.graph, names, traced.graph)
+        known = traced.known and (names(traced.known.size), str(traced.known.sizes))
         return content_digest(
             (graph, candidate.impl, candidate.params, candidate.config_patches, known)
         )

@@ -1,4 +1,4 @@
-"""What there is to decide at a call site: who competes where, each candidate traced once."""
+"""What there is to decide at a call site, and what was found out about it."""
 
 from __future__ import annotations
 
@@ -14,20 +14,14 @@ from .apart import fusion_speedup_threshold
 from .call_site import CallSite, NotTunable
 from .candidates import (
     APART,
-    AS_WRITTEN,
-    AS_WRITTEN_PERSISTENT,
     at_site,
     FALLBACK,
     FALLBACK_INDEX,
-    index_of_variant,
     kind_of_variant,
     one_line,
-    PERSISTENT,
     PLAIN_INDEX,
     Rejection,
-    trace_candidate,
     trace_fallback,
-    trace_plain,
     TracedCandidate,
 )
 from .collectives import (
@@ -39,17 +33,15 @@ from .collectives import (
 )
 from .config_ranges import Winner
 from .inputs import size_bounds
-from .kernel_forms import with_persistent_reductions
-from .known_sizes import KnownSize
 from .measure import ChoiceRules, Failure
 from .ranges import ANY_SIZE, DimRange, fill_gaps, merge_neighbours, Segment
 from .registration import Contest, make_contest, Registration
 from .report import warn_left_out
 from .timing_cache import candidate_text
+from .tracing import add_plain_lowering, add_variants, trace_candidates
 
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from concurrent.futures import Future
 
     import sympy
@@ -86,6 +78,11 @@ class Round:
     sizes: DimRange
     possible: DimRange
     candidates: tuple[int, ...]
+
+    def with_candidate(self, index: int, in_place_of: int) -> Round:
+        """The same with another candidate in the place of one."""
+        candidates = (index if i == in_place_of else i for i in self.candidates)
+        return dataclasses.replace(self, candidates=tuple(candidates))
 
 
 @dataclasses.dataclass
@@ -300,14 +297,14 @@ def prepare(registration: Registration, site: CallSite) -> Tuning:
     tuning = Tuning(
         registration, contest, site, outputs, size, bounds, rounds, traced={}
     )
-    _trace_candidates(tuning)
+    trace_candidates(tuning)
     _agree_with_ranks(tuning, fallback)
     if not _times_may_decide():
         _decide_without_times(tuning)
     elif tuning.traced:
         if registration.options.include_fallback:
-            _add_plain_lowering(tuning)
-        _add_variants(tuning)
+            add_plain_lowering(tuning)
+        add_variants(tuning)
     if tuning.traced:
         tuning.traced[FALLBACK_INDEX] = fallback
     return tuning
@@ -360,62 +357,6 @@ def _agree_with_ranks(tuning: Tuning, fallback: TracedCandidate) -> None:
         tuning.reject(index, LEFT_OUT_ELSEWHERE)
 
 
-def _add_plain_lowering(tuning: Tuning) -> None:
-    """
-    What the op would be lowered to without a registration, unless one that does the same
-    competes wherever that would.
-    """
-    plain = trace_plain(tuning.site, tuning.outputs)
-    everywhere = [
-        traced
-        for index, traced in tuning.traced.items()
-        if tuning.enters_all_rounds(index)
-    ]
-    if plain and not any(map(plain.does_the_same_as, everywhere)):
-        tuning.traced[PLAIN_INDEX] = plain
-
-
-def _add_variants(tuning: Tuning) -> None:
-    """The variants of all candidates; their indices are the same on every rank."""
-    threshold = fusion_speedup_threshold()
-    joined = len(tuning.site.calls) > 1
-    for number, (index, traced) in enumerate(list(tuning.traced.items())):
-        if threshold is not None and tuning.site.body is not None:
-            _add_apart(tuning, number, index, traced)
-        for kind, form in _other_forms(traced):
-            # Combinations of ops that are joined are many as it is.
-            if joined and (kind != PERSISTENT or traced.calls_python):
-                continue
-            variant = index_of_variant(number, kind)
-            tuning.traced[variant] = form
-            tuning.variants[variant] = index
-
-
-def _other_forms(traced: TracedCandidate) -> Iterator[tuple[str, TracedCandidate]]:
-    """Forms of a candidate that may be faster than it is, with their kinds."""
-    if persistent := with_persistent_reductions(traced):
-        yield PERSISTENT, persistent
-    if traced.as_written is None:
-        return
-    as_written = dataclasses.replace(traced, graph=traced.as_written, as_written=None)
-    yield AS_WRITTEN, as_written
-    if persistent := with_persistent_reductions(as_written):
-        yield AS_WRITTEN_PERSISTENT, persistent
-
-
-def _add_apart(
-    tuning: Tuning, number: int, index: int, traced: TracedCandidate
-) -> None:
-    """Of a candidate in a region, the one whose neighbours get kernels of their own."""
-    result = trace_candidate(
-        traced.candidate, tuning.site, tuning.outputs, traced.known, apart=True
-    )
-    if isinstance(result, TracedCandidate):
-        variant = index_of_variant(number, APART)
-        tuning.traced[variant] = result
-        tuning.variants[variant] = index
-
-
 def as_for(first: Tuning, site: CallSite) -> Tuning | None:
     """
     What there is to decide at a call site that is equal up to the names of symbols.
@@ -442,26 +383,6 @@ def as_for(first: Tuning, site: CallSite) -> Tuning | None:
         traced=traced,
         first=first.source,
     )
-
-
-def _trace_candidates(tuning: Tuning) -> None:
-    for index in sorted({i for r in tuning.rounds for i in r.candidates}):
-        candidate = tuning.contest.candidates[index]
-        known = _known_of_size(tuning, index)
-        result = trace_candidate(candidate, tuning.site, tuning.outputs, known)
-        if isinstance(result, Rejection):
-            tuning.warn(result, "")
-        else:
-            tuning.traced[index] = result
-
-
-def _known_of_size(tuning: Tuning, index: int) -> KnownSize | None:
-    """What a candidate's ranges say of the size that is dispatched on."""
-    if tuning.size is None:
-        return None
-    ranges = [r.possible for r in tuning.rounds if tuning.enters(index, r)]
-    hull = DimRange(min(r.start for r in ranges), max(r.end for r in ranges))
-    return None if hull == tuning.bounds else KnownSize(tuning.size, hull)
 
 
 def _parts(candidate: Candidate) -> set[tuple[int, str]]:

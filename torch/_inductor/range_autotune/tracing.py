@@ -1,0 +1,151 @@
+"""Who competes at a call site: its candidates, each traced once, and what they vary."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from .apart import fusion_speedup_threshold
+from .candidates import (
+    APART,
+    AS_WRITTEN,
+    AS_WRITTEN_PERSISTENT,
+    index_of_variant,
+    PERSISTENT,
+    PLAIN_INDEX,
+    Rejection,
+    trace_candidate,
+    trace_plain,
+    TracedCandidate,
+)
+from .kernel_forms import with_persistent_reductions
+from .known_sizes import KnownSize
+from .places import has_points
+from .ranges import DimRange
+
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from .tuning import Round, Tuning
+
+
+def trace_candidates(tuning: Tuning) -> None:
+    """Traces each candidate once, for all of its ranges where that is possible."""
+    for index in sorted({i for r in tuning.rounds for i in r.candidates}):
+        candidate = tuning.contest.candidates[index]
+        entered = [r for r in tuning.rounds if tuning.enters(index, r)]
+        known = _known_of_size(tuning, entered)
+        result = trace_candidate(candidate, tuning.site, tuning.outputs, known)
+        if isinstance(result, TracedCandidate):
+            tuning.traced[index] = result
+        elif not (result.guards and _trace_in_each_range(tuning, index, entered)):
+            tuning.warn(result, "")
+
+
+def _trace_in_each_range(tuning: Tuning, index: int, entered: Sequence[Round]) -> bool:
+    """
+    In the place of a candidate that asks in which of its ranges a size is, one for each.
+
+    Not of ops in a row, whose combinations are many as it is.
+
+    Returns:
+        Whether there is any.
+    """
+    if len(entered) < 2 or len(tuning.site.calls) > 1:
+        return False
+    candidate = tuning.contest.candidates[index]
+    traced: dict[DimRange, TracedCandidate] = {}
+    refused: list[tuple[Rejection, str]] = []
+    for competing in entered:
+        known = _known_of_size(tuning, [competing])
+        result = trace_candidate(candidate, tuning.site, tuning.outputs, known)
+        if isinstance(result, TracedCandidate):
+            traced[competing.possible] = result
+        else:
+            refused.append((result, str(competing.sizes)))
+    if not traced:
+        return False
+    for rejection, where in refused:
+        tuning.warn(rejection, where)
+    for sizes, own in traced.items():
+        number = len(tuning.contest.candidates)
+        candidates = (*tuning.contest.candidates, candidate)
+        tuning.contest = dataclasses.replace(tuning.contest, candidates=candidates)
+        tuning.traced[number] = own
+        tuning.rounds = tuple(
+            r.with_candidate(number, index) if r.possible == sizes else r
+            for r in tuning.rounds
+        )
+    return True
+
+
+def _known_of_size(tuning: Tuning, entered: Sequence[Round]) -> KnownSize | None:
+    """
+    What ranges say of the size that is dispatched on.
+
+    Nothing where one of them is measured at the model's size only, which is not in it.
+    """
+    if tuning.size is None:
+        return None
+    ranges = [competing.possible for competing in entered]
+    hull = DimRange(min(r.start for r in ranges), max(r.end for r in ranges))
+    if hull == tuning.bounds or not all(has_points(tuning, r) for r in ranges):
+        return None
+    return KnownSize(tuning.size, hull)
+
+
+def add_plain_lowering(tuning: Tuning) -> None:
+    """
+    What the op would be lowered to without a registration, unless one that does the same
+    competes wherever that would.
+    """
+    plain = trace_plain(tuning.site, tuning.outputs)
+    everywhere = [
+        traced
+        for index, traced in tuning.traced.items()
+        if tuning.enters_all_rounds(index)
+    ]
+    if plain and not any(map(plain.does_the_same_as, everywhere)):
+        tuning.traced[PLAIN_INDEX] = plain
+
+
+def add_variants(tuning: Tuning) -> None:
+    """The variants of all candidates; their indices are the same on every rank."""
+    threshold = fusion_speedup_threshold()
+    joined = len(tuning.site.calls) > 1
+    for number, (index, traced) in enumerate(list(tuning.traced.items())):
+        if threshold is not None and tuning.site.body is not None:
+            _add_apart(tuning, number, index, traced)
+        for kind, form in _other_forms(traced):
+            # Combinations of ops that are joined are many as it is.
+            if joined and (kind != PERSISTENT or traced.calls_python):
+                continue
+            variant = index_of_variant(number, kind)
+            tuning.traced[variant] = form
+            tuning.variants[variant] = index
+
+
+def _other_forms(traced: TracedCandidate) -> Iterator[tuple[str, TracedCandidate]]:
+    """Forms of a candidate that may be faster than it is, with their kinds."""
+    if persistent := with_persistent_reductions(traced):
+        yield PERSISTENT, persistent
+    if traced.as_written is None:
+        return
+    as_written = dataclasses.replace(traced, graph=traced.as_written, as_written=None)
+    yield AS_WRITTEN, as_written
+    if persistent := with_persistent_reductions(as_written):
+        yield AS_WRITTEN_PERSISTENT, persistent
+
+
+def _add_apart(
+    tuning: Tuning, number: int, index: int, traced: TracedCandidate
+) -> None:
+    """Of a candidate in a region, the one whose neighbours get kernels of their own."""
+    result = trace_candidate(
+        traced.candidate, tuning.site, tuning.outputs, traced.known, apart=True
+    )
+    if isinstance(result, TracedCandidate):
+        variant = index_of_variant(number, APART)
+        tuning.traced[variant] = result
+        tuning.variants[variant] = index
