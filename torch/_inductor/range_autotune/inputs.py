@@ -36,8 +36,10 @@ T = TypeVar("T")
 # A guard such as 8 | s0 is met by one of this many neighbours of the size asked for.
 _NEIGHBOURS_TRIED = 64
 _LARGEST_SYMBOL = 2**40
-# A size that has to be so many times as large as another at most is found.
-_LARGEST_FACTOR = 4
+# Where a condition wants another size to be larger, so many times as large as the one that is
+# asked for, at the nearest of these neighbours.
+_FACTORS_RAISED = (1, 4)
+_NEIGHBOURS_RAISED = 16
 _SMALLEST_INDEX_LIMIT = 2**20
 # Benchmark tensors may take this part of what is free; outputs and temporaries need some.
 _USABLE_MEMORY = 0.5
@@ -225,12 +227,20 @@ def _point_by_symbol(
     The nearest size that one symbol can give while the others are at their hints, or as
     large as conditions on both want them: no more rows than a cache has, for one.
     """
-    for factor in (0, 1, _LARGEST_FACTOR):
-        for value in _values_near(symbol, size, wanted, hints):
-            values = _raised({**hints, symbol: value}, symbol, factor)
-            got = concrete(size, values)
-            if got in within and _guards_hold(values):
+    refused: list[Values] = []
+    for value in _values_near(symbol, size, wanted, hints):
+        values = {**hints, symbol: value}
+        got = concrete(size, values)
+        if got in within:
+            if _guards_hold(values):
                 return SizePoint(got, values)
+            refused.append(values)
+    for factor in _FACTORS_RAISED:
+        for values in refused[:_NEIGHBOURS_RAISED]:
+            raised = _raised(values, symbol, factor)
+            got = concrete(size, raised)
+            if got in within and _guards_hold(raised):
+                return SizePoint(got, raised)
     return None
 
 
@@ -241,7 +251,7 @@ def _raised(values: Values, symbol: sympy.Symbol, factor: int) -> Values:
     """
     least = factor * values[symbol]
     others: set[Any] = set()
-    for guard in V.graph.sizevars.shape_env.guards if factor else ():
+    for guard in V.graph.sizevars.shape_env.guards:
         symbols = replaced(guard.expr).free_symbols
         if symbol in symbols and not may_hold(guard.expr, values):
             others |= symbols - {symbol}

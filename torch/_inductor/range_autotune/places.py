@@ -94,11 +94,14 @@ def _points(tuning: Tuning, sizes: DimRange) -> list[SizePoint]:
 def _points_within(tuning: Tuning, sizes: DimRange) -> list[SizePoint]:
     """Those with representative sizes of a range; of a size that is dispatched on."""
     assert tuning.size is not None
-    options = tuning.registration.options
-    wanted = [s for s in options.representative_sizes if s in sizes]
-    wanted = wanted or list(representative_sizes(sizes, options.unbounded_size))
-    points = [point_for_size(tuning.site, tuning.size, w, sizes) for w in wanted]
-    return [*{p.size: p for p in points if p is not None}.values()]
+    if sizes not in tuning.points:
+        options = tuning.registration.options
+        wanted = [s for s in options.representative_sizes if s in sizes]
+        wanted = wanted or list(representative_sizes(sizes, options.unbounded_size))
+        points = [point_for_size(tuning.site, tuning.size, w, sizes) for w in wanted]
+        found = {point.size: point for point in points if point is not None}
+        tuning.points[sizes] = [*found.values()]
+    return tuning.points[sizes]
 
 
 def _unaligned_point(

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from ..graph import GraphLowering
     from .config_ranges import KernelConfigs
     from .contract import Outputs
+    from .inputs import SizePoint
     from .measure import RangeTimes
     from .registration import Candidate
     from .subgraph_module import SubgraphModule
@@ -106,6 +107,7 @@ class Tuning:
         compared: whose results were compared with the op's, at one size at least.
         not_compared: whose were not, at a size, and why.
         texts: of candidates, for the timing cache; None for those that it cannot know.
+        points: with representative sizes of ranges, by range.
         measured: the times that the winners follow from, range by range.
         kernel_configs: of winners, for parts of their ranges.
         winners: over all sizes that can occur; None until it is decided.
@@ -132,6 +134,7 @@ class Tuning:
     compared: set[int] = dataclasses.field(default_factory=set)
     not_compared: dict[int, str] = dataclasses.field(default_factory=dict)
     texts: dict[int, str | None] = dataclasses.field(default_factory=dict)
+    points: dict[DimRange, list[SizePoint]] = dataclasses.field(default_factory=dict)
     measured: list[RangeTimes] = dataclasses.field(default_factory=list)
     kernel_configs: tuple[Segment[KernelConfigs], ...] = ()
     winners: tuple[Segment[Winner], ...] | None = None
