@@ -32,8 +32,8 @@ bench-compile: links $(BASE_READY) ## compile times beside the stock base (REPEA
 	@$(PY) benchmarks/compile.py --repeats $(REPEATS) --base "$$($(BASE_SITE))"
 
 bench-runtime: links $(BASE_READY) ## run times beside the stock base, and what a dispatch costs
-	@$(PY) benchmarks/dispatch_cost.py
 	@$(PY) benchmarks/runtime.py --base "$$($(BASE_SITE))"
+	@$(PY) benchmarks/dispatch_cost.py
 
 bench-model: links $(BASE_READY) ## run times of a decoder beside the stock base
 	@$(PY) benchmarks/model.py --base "$$($(BASE_SITE))"

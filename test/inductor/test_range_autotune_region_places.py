@@ -103,6 +103,23 @@ class TestEmittedCode(FusionTestCase):
         self.assertEqual(kernel_calls(code)["call"], 1)
         self.assertEqual(code.count(" = empty_strided"), 1 + 2)
 
+    @parametrize("in_front", (True, False))
+    def test_of_a_table_that_is_written_to(self, in_front):
+        """All of it is read before, though each row is written where the next one is read."""
+        op = tuned_op()
+
+        def fn(x, table, at):
+            y = op(table[at] + x) if in_front else op(x)
+            table[at + 1] = y if in_front else y + table[at]
+            return y
+
+        def make(n):
+            return rows(n), rows(400).cos(), torch.arange(n, device=rows(1).device)
+
+        compiled, code = self.compile(fn, *make(SIZES[0]))
+        self.assertEqual(code.count("def size_branch"), 2)
+        self.check_values(compiled, fn, make)
+
     def test_cpp_wrapper(self):
         op = tuned_op()
         compiled = torch.compile(lambda *args: residual(op, *args))
