@@ -157,6 +157,49 @@ def rows(n, columns=8):
 
 
 class TestEmittedCode(FusionTestCase):
+    def arguments(self, fn, *args, impls=None):
+        """The code of what branches are called with."""
+        op = tuned_op(impls=impls) if impls else tuned_op()
+
+        def make(n):
+            return rows(n, 16), *args
+
+        compiled, code = self.compile(lambda *args: fn(op, *args), *make(SIZES[0]))
+        self.check_values(compiled, lambda *args: fn(op, *args), make)
+        (line,) = (line for line in code.splitlines() if "_args = [" in line)
+        return line
+
+    def test_kernels_are_given_buffers_in_place_of_views(self):
+        """They take where it starts; a view of it takes the host a microsecond."""
+        line = self.arguments(lambda op, x: op(x.view(-1, 8)) * 3)
+        self.assertRegex(line, r"_args = \[s\d+, arg\d+_1\]$")
+
+    def test_views_that_start_elsewhere_are_made(self):
+        line = self.arguments(lambda op, x: op(x[:, 8:]) * 3)
+        self.assertIn("reinterpret_tensor(arg", line)
+
+    def test_views_of_what_is_written_to_are_made(self):
+        def fn(op, x):
+            x.view(-1, 8).copy_(op(x.view(-1, 8)))
+            return op(x.view(-1, 8) + 1)
+
+        op = tuned_op()
+        compiled, _ = self.compile(lambda x: fn(op, x), rows(SIZES[0], 16))
+        self.check_values(compiled, lambda x: fn(op, x), lambda n: (rows(n, 16),))
+
+    def test_views_for_other_than_generated_code_are_made(self):
+        """A product is told the sizes of what it is given."""
+        eye = torch.eye(8, device=DEVICE)
+        line = self.arguments(
+            lambda op, x, eye: op(x.view(-1, 8)) * 3 + eye[0],
+            eye,
+            impls=[
+                lambda x: x @ (2 * torch.eye(8, device=x.device)),
+                lambda x: (2 * torch.eye(8, device=x.device) @ x.t()).t(),
+            ],
+        )
+        self.assertIn("reinterpret_tensor(arg", line)
+
     def test_two_ops_in_a_row_become_one_dispatch(self):
         first, second = tuned_op(), tuned_op()
 
