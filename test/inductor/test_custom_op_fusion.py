@@ -178,7 +178,7 @@ class TestEmittedCode(FusionTestCase):
         line = self.arguments(lambda op, x: op(x[:, 8:]) * 3)
         self.assertIn("reinterpret_tensor(arg", line)
 
-    def test_views_of_what_is_written_to_are_made(self):
+    def test_views_of_what_is_written_to(self):
         def fn(op, x):
             x.view(-1, 8).copy_(op(x.view(-1, 8)))
             return op(x.view(-1, 8) + 1)

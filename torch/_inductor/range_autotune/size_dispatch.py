@@ -294,7 +294,7 @@ def _starts_where_its_buffer_does(operand: Any) -> bool:
 
 
 def _only_kernels_read(graph: GraphLowering, index: int) -> bool:
-    """Whether all that reads an input of a branch is generated code, but for templates."""
+    """Whether all that reads an input of a branch is generated code, templates aside."""
     name = graph.graph_input_names[index]
     others = (op for op in graph.operations if not isinstance(op, ir.ComputedBuffer))
     return all(read.name != name for op in others for read in op.get_reads())
