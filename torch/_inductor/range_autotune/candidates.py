@@ -240,11 +240,11 @@ def trace_candidate(
     except _ShapeEnvGuardError as e:
         counters["inductor"]["custom_op_decomp_guard_skips"] += 1
         condition = str(e).partition(": ")[2]
-        in_range = known is None and "; if in a range, let it compete there only"
+        in_range = "" if known else "; if in a range, let it compete there only"
         return Rejection(
             candidate,
             f"it guards on a size, {condition}. If that holds for all calls of the op, "
-            f"say so with torch._check in the op's fake kernel{in_range or ''}",
+            f"say so with torch._check in the op's fake kernel{in_range}",
             guards=True,
         )
     except (DataDependentOutputException, DynamicOutputShapeException) as e:

@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 import torch
 
 from .. import config
-from .signatures import arguments_by_name
+from .node_kinds import arguments_of
 from .stale_code import registration_of
 
 
@@ -57,7 +57,7 @@ def results_of(calls: Iterable[torch.fx.Node]) -> list[torch.Tensor]:
 def made_by_user(call: torch.fx.Node) -> list[torch.fx.Node]:
     """The arguments of a call that the user makes to benchmark with; inputs of its region."""
     makers = registration_of_call(call).options.input_gen_fns
-    made = [value for name, value in _arguments(call).items() if name in makers]
+    made = [value for name, value in arguments_of(call).items() if name in makers]
     return [
         leaf for leaf in pytree.tree_leaves(made) if isinstance(leaf, torch.fx.Node)
     ]
@@ -75,15 +75,9 @@ def _dispatch_size(call: torch.fx.Node) -> Any:
     """A fake size; None if the dispatch tensor is missing or has no such dimension."""
     dim = registration_of_call(call).dim
     assert dim is not None
-    node = _arguments(call).get(dim.tensor_name)
+    node = arguments_of(call).get(dim.tensor_name)
     value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
     if not isinstance(value, torch.Tensor):
         return None
     in_range = -value.dim() <= dim.dim_index < value.dim()
     return value.shape[dim.dim_index] if in_range else None
-
-
-def _arguments(call: torch.fx.Node) -> dict[str, Any]:
-    """What a registered op is called with, by parameter."""
-    assert isinstance(call.target, torch._ops.OpOverload)
-    return arguments_by_name(call.target, call.args, call.kwargs)

@@ -115,8 +115,10 @@ def _can_gather(node: torch.fx.Node, calls: Iterable[torch.fx.Node]) -> bool:
     Whether a node reads a table at places that may be made up: those that the user makes
     for an op are for that.
     """
+    if not is_gather(node):
+        return False
     made = {memory_of(value) for call in calls for value in made_by_user(call)}
-    return is_gather(node) and not reads_from(node, made)
+    return not reads_from(node, made)
 
 
 def _can_be_measured(node: torch.fx.Node) -> bool:

@@ -94,7 +94,7 @@ def is_gather(node: torch.fx.Node) -> bool:
     and generated code reads it there.
     """
     places = [] if stands_for_write(node) else indexed(node)
-    if not places or _arguments(node).get("sparse") or not has_generated_code(node):
+    if not places or arguments_of(node).get("sparse") or not has_generated_code(node):
         return False
     device = node.meta["val"].device
     return all(
@@ -112,7 +112,7 @@ def indexed(node: torch.fx.Node) -> list[tuple[torch.fx.Node, Any]]:
     """
     if node.target not in _INDEXED:
         return []
-    given = _arguments(node)
+    given = arguments_of(node)
     table, indices = (given[name] for name in _INDEXED[node.target])
     sizes = table.meta["val"].shape
     if "dim" in given:
@@ -121,8 +121,8 @@ def indexed(node: torch.fx.Node) -> list[tuple[torch.fx.Node, Any]]:
     return [(index, size) for index, size in zip(each, sizes) if index is not None]
 
 
-def _arguments(node: torch.fx.Node) -> dict[str, Any]:
-    """By name; none unless the node calls an op."""
+def arguments_of(node: torch.fx.Node) -> dict[str, Any]:
+    """What an op is called with, by parameter; nothing unless the node calls one."""
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
         return {}
@@ -155,7 +155,7 @@ def is_row_reduction(node: torch.fx.Node) -> bool:
 
 def _reduced_dims(node: torch.fx.Node, read: torch.Tensor) -> Sequence[int]:
     """All, where none are given."""
-    dims = _arguments(node).get("dim")
+    dims = arguments_of(node).get("dim")
     if dims is None or dims == []:
         return range(read.dim())
     return dims if isinstance(dims, (list, tuple)) else [dims]  # type: ignore[return-value]  # ints

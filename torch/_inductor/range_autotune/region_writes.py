@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 import torch
 
 from .node_kinds import (
+    arguments_of,
     has_generated_code,
     is_index,
     is_number,
@@ -23,7 +24,6 @@ from .node_kinds import (
     shares_memory,
     turns,
 )
-from .signatures import arguments_by_name
 from .write_ops import AS_VALUES, stands_for_write
 
 
@@ -52,7 +52,7 @@ def can_join_as_write(
     """
     if not _is_generated(node):
         return False
-    to, value = _arguments(node)["self"], _value(node)
+    to, value = arguments_of(node)["self"], _value(node)
     places = places_of_writes([node])
     return (
         (value in members or value in producers)
@@ -77,7 +77,7 @@ def _has_shape_of_places(write: torch.fx.Node) -> bool:
     Whether the value has the sizes of what is written over, which PyTorch asks for but in
     dimensions of one element; guards on it, for the places may have a size of their own.
     """
-    given: Any = torch.fx.map_arg(_arguments(write), lambda node: node.meta["val"])
+    given: Any = torch.fx.map_arg(arguments_of(write), lambda node: node.meta["val"])
     places = given["self"]
     if "indices" in given:
         places = torch.ops.aten.index.Tensor(places, given["indices"])
@@ -89,27 +89,22 @@ def _has_shape_of_places(write: torch.fx.Node) -> bool:
     )
 
 
-def _arguments(write: torch.fx.Node) -> dict[str, Any]:
-    assert isinstance(write.target, torch._ops.OpOverload)
-    return arguments_by_name(write.target, write.args, write.kwargs)
-
-
 def _value(write: torch.fx.Node) -> Any:
     """What it writes."""
-    given = _arguments(write)
+    given = arguments_of(write)
     return given["src"] if "src" in given else given["values"]
 
 
 def _others(write: torch.fx.Node) -> list[torch.fx.Node]:
     """What it is given beside what it writes to: the value, and the places if any."""
-    given = {**_arguments(write), "self": None}
+    given = {**arguments_of(write), "self": None}
     leaves = pytree.tree_leaves(given)
     return [leaf for leaf in leaves if isinstance(leaf, torch.fx.Node)]
 
 
 def _is_generated(write: torch.fx.Node) -> bool:
     """Whether Inductor writes its kernel, and that adds nothing up in memory."""
-    given = _arguments(write)
+    given = arguments_of(write)
     indices = [index for index in given.get("indices", ()) if index is not None]
     device = given["self"].meta["val"].device
     return (
@@ -265,7 +260,7 @@ def writes_as_values(graph: torch.fx.Graph) -> None:
     """Has a region's graph return what it writes to, behind all else, in place of writing."""
     output = graph.output_node()
     for write in [node for node in graph.nodes if is_write(node)]:
-        given = _arguments(write)
+        given = arguments_of(write)
         op = AS_VALUES[write.target]  # type: ignore[index]  # an OpOverload
         with graph.inserting_before(output):
             arguments = tuple(given.values())[: len(op._schema.arguments)]
