@@ -194,7 +194,16 @@ class TestLegality(FusionTestCase):
         op = tuned_op()
 
         def fn(x, table):
-            return op(table[torch.arange(x.shape[0])] * x)
+            # What post-grad passes leave of arange.
+            at = torch.ops.prims.iota(
+                x.shape[0],
+                start=0,
+                step=1,
+                dtype=torch.int64,
+                device=x.device,
+                requires_grad=False,
+            )
+            return op(table[at] * x)
 
         self.assertEqual(
             self.joined(fn, rows(4).cpu(), torch.ones(5, 8)), ["index", "mul", "op"]
