@@ -39,7 +39,7 @@ from torch._inductor.kernel.custom_op import (
 )
 from torch._inductor.range_autotune import rounds
 from torch._inductor.range_autotune.candidates import PLAIN_INDEX
-from torch._inductor.range_autotune.measure import Failure, Timing
+from torch._inductor.range_autotune.measure import failure_of, Timing
 
 
 if TYPE_CHECKING:
@@ -860,17 +860,26 @@ class TestFailingCandidates(AutotuneTestCase):
     def test_fails_where_nobody_else_is_asked(self):
         self.assertEqual(self.refuses_rests(include_fallback=False), ([], 1))
 
-    def test_fails_in_another_range_than_it_won(self):
-        def fails(x: torch.Tensor) -> torch.Tensor:
-            if x.shape[0] > 1000:
-                raise RuntimeError("too large")
-            return x.clone()
+    def warnings_of_limited(self, most_rows, markers, error=RuntimeError, **options):
+        """
+        What is told of an implementation, the fastest, that does not run with more rows.
 
-        inner = define_op(fails, torch.empty_like)
-        op = identity_op()
-        register_custom_op_autotuning(
-            op, configs=[CustomOpRangeConfig("x", 0, RANGES, [inner, plus(2)])]
-        )
+        Args:
+            markers: of winners by size: 1 is that one's, 0 the op's, which is next.
+        """
+
+        def fn(x: torch.Tensor) -> torch.Tensor:
+            if x.shape[0] > most_rows:
+                raise error("too large")
+            return x + 1
+
+        inner, op = define_op(fn, torch.empty_like), identity_op()
+
+        def limited(x):
+            return inner(x)
+
+        ranges = CustomOpRangeConfig("x", 0, RANGES, [limited, plus(2)])
+        register_custom_op_autotuning(op, configs=[ranges], name="op", **options)
 
         def time_candidates(runners, *_):
             times = {}
@@ -878,13 +887,45 @@ class TestFailingCandidates(AutotuneTestCase):
                 try:
                     run()
                     times[index] = Timing({0: 1.0, -1: 1.5}.get(index, 2.0))
-                except RuntimeError as e:
-                    times[index] = Failure(str(e))
+                except Exception as e:
+                    times[index] = failure_of(e)
             return times
 
-        with mock.patch.object(rounds, "time_candidates", time_candidates):
+        logger = logging.getLogger("torch._inductor.kernel.custom_op")
+        with (
+            mock.patch.object(rounds, "time_candidates", time_candidates),
+            self.assertLogs(logger, logging.WARNING) as log,
+        ):
             compiled = compile_at(op, ramp(128, 4))
-        self.assert_markers(compiled, {5: 0, 600: 0, 3000: 0})
+        self.assert_markers(compiled, markers)
+        return "\n".join(record.getMessage() for record in log.records)
+
+    def test_fails_in_another_range_than_it_wins(self):
+        self.assertExpectedInline(
+            self.warnings_of_limited(1000, {5: 1, 511: 1, 600: 0, 3000: 0}),
+            """op: candidate 'limited' is left out in range [512, 2048): it does not run: RuntimeError: too large""",
+        )
+
+    def test_fails_in_all_ranges(self):
+        self.assertExpectedInline(
+            self.warnings_of_limited(1, {5: 0, 600: 0, 3000: 0}),
+            """op: candidate 'limited' is left out in range [0, 512): it does not run: RuntimeError: too large""",
+        )
+
+    def test_fails_between_sizes_that_the_user_named(self):
+        """In the next range: nobody may win where it was not called at the ends."""
+        named = (128, 1000, 4000)
+        self.assertExpectedInline(
+            self.warnings_of_limited(1500, {5: 1, 600: 0}, representative_sizes=named),
+            """op: candidate 'limited' is left out in range [2048, inf): it does not run: RuntimeError: too large""",
+        )
+
+    def test_takes_too_long_in_a_range(self):
+        """It would in others, too."""
+        self.assertExpectedInline(
+            self.warnings_of_limited(1000, {5: 0, 600: 0}, TimeoutError),
+            """op: candidate 'limited' is left out in range [512, 2048): it does not run: TimeoutError: too large""",
+        )
 
     def test_op_itself_fails_to_run(self):
         def fn(x: torch.Tensor) -> torch.Tensor:

@@ -552,7 +552,17 @@ MODEL = """
 
     raises_elsewhere.register_fake(torch.empty_like)
 
-    impls = [torch.mm, lambda x, w: torch.mm(x, w), guards, fails, wrong, tiles]
+    def few(x, w):
+        return torch.ops.timing_cache.raises_for_many(x @ w)
+
+    @torch.library.custom_op("timing_cache::raises_for_many", mutates_args=())
+    def raises_for_many(x: torch.Tensor) -> torch.Tensor:
+        assert len(x) < 64
+        return x.clone()
+
+    raises_for_many.register_fake(torch.empty_like)
+
+    impls = [torch.mm, lambda x, w: torch.mm(x, w), guards, fails, wrong, tiles, few]
     register_custom_op_autotuning(
         op,
         configs=[CustomOpRangeConfig("x", 0, [(0, 64), (64, math.inf)], impls)],
@@ -608,6 +618,7 @@ class TestTwoProcesses(TestCase):
         self.assertGreater(second["custom_op_timing_cache_hit"], 0)
         self.assertLessEqual({*warnings_again}, {*warnings})
         self.assertIn("'tiles'", str(warnings_again))
+        self.assertIn("'few' is left out in range [64, inf)", str(warnings_again))
         self.assertEqual("'wrong'" in str(warnings_again), check != "off")
 
 

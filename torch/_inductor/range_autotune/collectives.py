@@ -55,8 +55,10 @@ _ROUNDS = 10
 # Fewer are taken where all candidates together would take longer.
 _FEWEST_ROUNDS = 3
 _BUDGET_MS = 2000.0
-# A candidate this many times slower than the best in its warm-up is not sampled.
+# A candidate this many times slower than the best in its warm-up is not sampled, if its
+# calls take that long: a busy host makes any short one look so.
 _HOPELESS = 4.0
+_LONG_MS = 5.0
 # Calls of each that are timed there; a hiccup of the machine must not decide.
 _WARM_UP_CALLS = 3
 # Of the cache, before each call on a GPU: so many that twice its launch hides behind them.
@@ -220,7 +222,8 @@ def time_in_step(
     counters["inductor"]["custom_op_candidate_timings"] += len(runners)
     first = _first_calls(runners, device, ranks)
     called = {i: call for i, call in first.items() if isinstance(call, _Call)}
-    slowest_ms = _HOPELESS * min((call.ms for call in called.values()), default=0.0)
+    best_ms = min((call.ms for call in called.values()), default=0.0)
+    slowest_ms = max(_HOPELESS * best_ms, _LONG_MS)
     running = {i: call for i, call in called.items() if call.ms <= slowest_ms}
     calls = max(1, config.collective_benchmark_nruns // _ROUNDS)
     round_ms = (1 + calls) * sum(call.ms for call in running.values())
@@ -293,7 +296,7 @@ def _agreed(mine: _Call | Failure, ranks: Ranks) -> _Call | Failure:
     calls = []
     for rank, result in zip(ranks, _gather(mine, ranks)):
         if isinstance(result, Failure):
-            return Failure(f"on rank {rank}: {result.reason}")
+            return result.of(f"on rank {rank}")
         calls.append(result)
     return _Call(max(c.ms for c in calls), max(c.launch_ms for c in calls))
 

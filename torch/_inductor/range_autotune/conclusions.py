@@ -12,6 +12,7 @@ from .cuts import cut
 from .inputs import measure_within, SizePoint
 from .measure import choose_winners, Failure, RangeTimes, Times, Timing
 from .numerics import NotCompared
+from .places import end_points
 
 
 if TYPE_CHECKING:
@@ -19,32 +20,32 @@ if TYPE_CHECKING:
 
     from .config_ranges import ConfigRecord, ConfigTimes, MeasureConfigs
     from .numerics import Comparison
-    from .ranges import DimRange
     from .timing_cache import Entry
     from .tuning import Round, Tuning
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
 
-def learn(tuning: Tuning, sizes: DimRange, point: SizePoint, entry: Entry) -> None:
+def learn(tuning: Tuning, competing: Round, point: SizePoint, entry: Entry) -> None:
     """
     Takes those out that what was found out at a point is against.
 
     Args:
-        sizes: the range that the point is in.
+        competing: the range that the point is in.
     """
-    if point.timed or _is_called_there(tuning, entry.times):
+    if point.timed or _is_called_there(tuning, competing, entry.times):
         judge(tuning, entry.comparisons, point)
-        reject_failures(tuning, entry.times, sizes)
+        reject_failures(tuning, competing, entry.times)
 
 
-def _is_called_there(tuning: Tuning, times: Times) -> bool:
+def _is_called_there(tuning: Tuning, competing: Round, times: Times) -> bool:
     """
     Whether a model may call the op at a size that nobody named.
 
     Not where the op itself fails; if it was not called, where all others do.
     """
-    still_in = {i: t for i, t in times.items() if i not in tuning.rejected}
+    out = tuning.out_of(competing)
+    still_in = {i: t for i, t in times.items() if i not in out}
     op = still_in.get(FALLBACK_INDEX)
     return any(isinstance(t, Timing) for t in ([op] if op else still_in.values()))
 
@@ -83,11 +84,11 @@ def _object_to(tuning: Tuning, index: int, reason: str) -> None:
         log.warning("%s: candidate '%s': %s", tuning.name, name, reason)
 
 
-def reject_failures(tuning: Tuning, times: Times, sizes: DimRange) -> None:
-    """Takes those out that failed in a range."""
+def reject_failures(tuning: Tuning, competing: Round, times: Times) -> None:
+    """Takes those out of a range that failed in it."""
     for index, result in times.items():
-        if isinstance(result, Failure) and index not in tuning.rejected:
-            tuning.reject(index, result, str(sizes))
+        if isinstance(result, Failure) and index not in tuning.out_of(competing):
+            tuning.reject_in(competing, index, result)
 
 
 def conclude(
@@ -97,20 +98,44 @@ def conclude(
     entry_at: Callable[[Round, SizePoint], Entry],
 ) -> None:
     """
-    Keeps the times of those that have not failed in any range, cut where winners change.
+    Keeps the times of those that have not failed in a range, cut where winners change.
 
     Args:
         entry_at: finds out about a place between the points.
     """
     _object_to_uncompared(tuning)
     rules = tuning.choice_rules()
-    pieces: list[RangeTimes] = []
+    cut_ranges: list[tuple[Round, list[RangeTimes]]] = []
     for competing, row, known in zip(tuning.rounds, points, entries):
         at = {p.size: entry.times for p, entry in zip(row, known) if p.timed}
-        whole = _without_rejected(tuning, RangeTimes(competing.sizes, at))
+        whole = _of_those_in(tuning, competing, RangeTimes(competing.sizes, at))
         times_at = functools.partial(_times_at, tuning, competing, entry_at)
-        pieces += cut(whole, rules, measure_within(tuning.site, tuning.size, times_at))
-    tuning.measured = [_without_rejected(tuning, piece) for piece in pieces]
+        within = measure_within(tuning.site, tuning.size, times_at)
+        cut_ranges.append((competing, cut(whole, rules, within)))
+    _call_at_ends(tuning, points, entry_at)
+    tuning.measured = [
+        _of_those_in(tuning, competing, piece)
+        for competing, pieces in cut_ranges
+        for piece in pieces
+    ]
+
+
+def _call_at_ends(
+    tuning: Tuning,
+    points: Sequence[Sequence[SizePoint]],
+    entry_at: Callable[[Round, SizePoint], Entry],
+) -> None:
+    """
+    Who fails in one range may do so from somewhere in the next one on: if the user named
+    the sizes to measure at, each is called at the ends of the others, too.
+    """
+    if not any(tuning.left_out.values()):
+        return
+    for competing, row in zip(tuning.rounds, points):
+        measured = {point.size for point in row}
+        for point in end_points(tuning, competing.possible):
+            if point.size not in measured:
+                entry_at(competing, point)
 
 
 def choose_kernel_configs(
@@ -146,15 +171,17 @@ def _object_to_uncompared(tuning: Tuning) -> None:
             _object_to(tuning, index, f"it could not be compared with the op: {reason}")
 
 
-def _without_rejected(tuning: Tuning, measured: RangeTimes) -> RangeTimes:
-    at = {size: _still_in(tuning, times) for size, times in measured.at.items()}
+def _of_those_in(tuning: Tuning, competing: Round, measured: RangeTimes) -> RangeTimes:
+    at = {
+        size: _still_in(tuning, competing, times) for size, times in measured.at.items()
+    }
     return RangeTimes(
         measured.sizes, {size: times for size, times in at.items() if times}
     )
 
 
-def _still_in(tuning: Tuning, times: Times) -> Times:
-    return {i: time for i, time in times.items() if i in tuning.traced}
+def _still_in(tuning: Tuning, competing: Round, times: Times) -> Times:
+    return {i: time for i, time in times.items() if tuning.competes(i, competing)}
 
 
 def _times_at(
@@ -163,4 +190,4 @@ def _times_at(
     entry_at: Callable[[Round, SizePoint], Entry],
     point: SizePoint,
 ) -> Times:
-    return _still_in(tuning, entry_at(competing, point).times)
+    return _still_in(tuning, competing, entry_at(competing, point).times)

@@ -83,10 +83,12 @@ class Failure:
     Args:
         may_pass: whether it says more about the moment than about the candidate: memory
             that others held, a clock that ran out, a device that an earlier kernel broke.
+        everywhere: whether it is not to be called at other sizes, either.
     """
 
     reason: str
     may_pass: bool = False
+    everywhere: bool = False
 
     def of(self, what: str) -> Failure:
         """The same, saying what failed."""
@@ -162,8 +164,8 @@ def failure_of(error: BaseException) -> Failure:
     reason = one_line(error)
     if is_out_of_memory(error):
         return Failure(f"out of memory: {reason}", may_pass=True)
-    passes = (TookTooLong, TimeoutError, torch.AcceleratorError)
-    return Failure(reason, may_pass=isinstance(error, passes))
+    passes = isinstance(error, (TookTooLong, TimeoutError, torch.AcceleratorError))
+    return Failure(reason, may_pass=passes, everywhere=passes)
 
 
 def _warm_up(

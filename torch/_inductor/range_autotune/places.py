@@ -104,6 +104,16 @@ def _points_within(tuning: Tuning, sizes: DimRange) -> list[SizePoint]:
     return tuning.points[sizes]
 
 
+def end_points(tuning: Tuning, sizes: DimRange) -> list[SizePoint]:
+    """At the ends of a range, where candidates are to be called only."""
+    if tuning.size is None:
+        return []
+    ends = [sizes.start] if sizes.end == math.inf else [sizes.start, int(sizes.last)]
+    points = [point_for_size(tuning.site, tuning.size, end, sizes) for end in ends]
+    found = {point.size: point for point in points if point is not None}
+    return [dataclasses.replace(point, timed=False) for point in found.values()]
+
+
 def _unaligned_point(
     site: CallSite, size: sympy.Expr, sizes: DimRange, measured: Sequence[int]
 ) -> SizePoint | None:

@@ -62,12 +62,12 @@ def _recall_times(tuning: Tuning) -> None:
             entry = known_to_all_ranks(entry, tuning.ranks)
         if entry is None:
             raise _NotKnown
-        learn(tuning, competing.sizes, point, entry)
+        learn(tuning, competing, point, entry)
         return entry
 
     for number, point in in_order(tuning, points):
         entry = entries[number][points[number].index(point)]
-        learn(tuning, tuning.rounds[number].sizes, point, entry)
+        learn(tuning, tuning.rounds[number], point, entry)
     conclude(tuning, points, entries, known_between)
 
 
@@ -102,11 +102,12 @@ def _known_entry(tuning: Tuning, competing: Round, point: SizePoint) -> Entry | 
 
 def remember(tuning: Tuning, competing: Round, point: SizePoint, entry: Entry) -> None:
     """For later processes; candidates that are out by now are out there, too."""
-    if not (entry.times or entry.too_large or tuning.rejected):
+    out = tuning.out_of(competing)
+    if not (entry.times or entry.too_large or out):
         return
     place, texts = _cache_entry(tuning, competing, point)
     if place is not None:
-        times = {**tuning.rejected, **entry.times}
+        times = {**out, **entry.times}
         store(place, texts, dataclasses.replace(entry, times=times))
 
 

@@ -101,7 +101,7 @@ def _measure_point(
     tuning: Tuning, competing: Round, point: SizePoint, inputs: list[Any]
 ) -> Entry:
     """
-    Those that fail are out of all ranges.
+    Those that fail are out of the range.
 
     Args:
         inputs: candidates' arguments; empty if they are still to be made.
@@ -117,7 +117,7 @@ def _measure_point(
         return Entry(too_large=reason)
     if not point.timed:
         entry = _called(tuning, runners, point, restore)
-        learn(tuning, competing.sizes, point, entry)
+        learn(tuning, competing, point, entry)
         return entry
     comparisons = _compare(tuning, runners, point, restore)
     judge(tuning, comparisons, point)
@@ -129,7 +129,7 @@ def _measure_point(
         index: result.of("it does not run") if isinstance(result, Failure) else result
         for index, result in _times(tuning, runners, restore).items()
     }
-    reject_failures(tuning, times, competing.sizes)
+    reject_failures(tuning, competing, times)
     return Entry(times, comparisons)
 
 
@@ -232,7 +232,7 @@ def _reject_where_divisors_are_zero(
                 f"it does not run: {one_line(e)}; integers are zeros unless input_gen_fns "
                 "makes others"
             )
-            tuning.reject(index, Failure(reason), str(competing.sizes))
+            tuning.reject_in(competing, index, Failure(reason))
 
 
 def _inputs(tuning: Tuning, point: SizePoint) -> list[Any]:

@@ -99,7 +99,8 @@ class Tuning:
         hosts: for each of the ranks the first one on its host.
         modules: what they are measured by.
         loads: of the modules, under way or done.
-        rejected: who is out by now, and why.
+        rejected: who is out of all ranges by now, and why.
+        left_out: who is out of a range only, in which it does not run, by its sizes.
         untold: of those, whom the user has not been warned of; None once this is done as
             they are rejected.
         guarded: of those who are out, those whose code guards on a size.
@@ -128,6 +129,9 @@ class Tuning:
     modules: dict[int, SubgraphModule] = dataclasses.field(default_factory=dict)
     loads: dict[int, Future[Any]] = dataclasses.field(default_factory=dict)
     rejected: dict[int, Failure] = dataclasses.field(default_factory=dict)
+    left_out: dict[DimRange, dict[int, Failure]] = dataclasses.field(
+        default_factory=dict
+    )
     untold: list[tuple[Rejection, str]] | None = dataclasses.field(default_factory=list)
     guarded: set[int] = dataclasses.field(default_factory=set)
     variants: dict[int, int] = dataclasses.field(default_factory=dict)
@@ -186,13 +190,21 @@ class Tuning:
 
     def competes(self, index: int, competing: Round) -> bool:
         """Whether a candidate that is still in runs in a range."""
-        return index in self.traced and self.enters(index, competing)
+        is_in = index in self.traced and index not in self._left_out_of(competing)
+        return is_in and self.enters(index, competing)
 
     def enters(self, index: int, competing: Round) -> bool:
         """Whether a candidate ran in a range, had it not been left out."""
         origin = self.variants.get(index, index)
         everywhere = origin in (FALLBACK_INDEX, PLAIN_INDEX)
         return everywhere or origin in competing.candidates
+
+    def out_of(self, competing: Round) -> dict[int, Failure]:
+        """Who is out of a range by now, and why; of that one only, or of all."""
+        return {**self.rejected, **self._left_out_of(competing)}
+
+    def _left_out_of(self, competing: Round) -> dict[int, Failure]:
+        return self.left_out.setdefault(competing.sizes, {})
 
     def enters_all_rounds(self, index: int) -> bool:
         """Whether it is for all ranges that can occur."""
@@ -206,15 +218,22 @@ class Tuning:
         }
         return any(self.variants.get(i, i) in asked_for for i in self.traced)
 
-    @property
-    def _parts_left(self) -> set[tuple[int, str]]:
-        """See ``_parts``, of all candidates that are still in."""
-        return set().union(*(_parts(t.candidate) for t in self.traced.values()))
+    def _parts_left(self, where: str = "") -> set[tuple[int, str]]:
+        """See ``_parts``, of all candidates that are still in, there if that is a range's."""
+        left = {
+            index
+            for competing in self.rounds
+            if str(competing.sizes) == where
+            for index in self.traced
+            if self.competes(index, competing)
+        }
+        candidates = (self.traced[index].candidate for index in left or self.traced)
+        return set().union(*map(_parts, candidates))
 
     @property
     def lost_to_guards(self) -> bool:
         """Whether an implementation is out altogether, for guards in its code."""
-        left, asked_for = self._parts_left, self.contest.candidates
+        left, asked_for = self._parts_left(), self.contest.candidates
         return any(
             _parts(asked_for[index]) - left
             for index in self.guarded
@@ -228,14 +247,45 @@ class Tuning:
         The op itself is no longer measured, but stays the last resort. Nobody asked for
         its plain lowering or for variants, which go without a word.
         """
+        candidate = self._remove(index, failure)
+        if candidate is not None:
+            self._warn_of(index, candidate, failure, where)
+
+    def reject_in(self, competing: Round, index: int, failure: Failure) -> None:
+        """
+        Takes a candidate that does not run out of a range; of several it says the first.
+
+        Out of all if there is no other, if it would cost the others as much again, or if
+        it is the op itself.
+        """
+        if index == FALLBACK_INDEX or index not in self.traced:
+            self.reject(index, failure, str(competing.sizes))
+            return
+        candidate = self.traced[index].candidate
+        is_told = any(index in out for out in self.left_out.values())
+        self._left_out_of(competing)[index] = failure
+        if failure.everywhere or not any(
+            self.competes(index, other) for other in self.rounds
+        ):
+            self._remove(index, failure)
+        if is_told:
+            out = "%s: candidate '%s' is left out in range %s, too: %s"
+            where, reason = competing.sizes, failure.reason
+            log.info(out, self.name, candidate.name, where, reason)
+        else:
+            self._warn_of(index, candidate, failure, str(competing.sizes))
+
+    def _remove(self, index: int, failure: Failure) -> Candidate | None:
+        """The candidate, if it was in."""
         self.modules.pop(index, None)
         self.rejected[index] = failure
         if index == FALLBACK_INDEX:
-            candidate = self.traced[index].candidate
-        elif index in self.traced:
-            candidate = self.traced.pop(index).candidate
-        else:
-            return
+            return self.traced[index].candidate
+        return self.traced.pop(index).candidate if index in self.traced else None
+
+    def _warn_of(
+        self, index: int, candidate: Candidate, failure: Failure, where: str
+    ) -> None:
         if index != PLAIN_INDEX and index not in self.variants:
             self.warn(Rejection(candidate, failure.reason), where)
 
@@ -246,8 +296,8 @@ class Tuning:
             return
         told = _told(outermost_graph())
         bad = {
-            (str(self.site.calls[i].op), name, rejection.reason)
-            for i, name in _parts(rejection.candidate) - self._parts_left
+            (str(self.site.calls[i].op), name, rejection.reason, where)
+            for i, name in _parts(rejection.candidate) - self._parts_left(where)
         }
         known = bool(bad) and bad <= told
         warn_left_out(self.registration, rejection, self.site, where, known)
@@ -273,8 +323,8 @@ def known_tunings(graph: GraphLowering) -> dict[Any, Tuning]:
     return vars(graph).setdefault(_KNOWN, {})
 
 
-def _told(graph: GraphLowering) -> set[tuple[str, str, str]]:
-    """Whom a user was warned of in a graph and its branches: op, candidate, reason."""
+def _told(graph: GraphLowering) -> set[tuple[str, str, str, str]]:
+    """Whom a user was warned of in a graph: op, candidate, reason, and range if one."""
     return vars(graph).setdefault(_TOLD, set())
 
 
