@@ -131,6 +131,12 @@ class TestAgreement(TestCase):
             agreed = collectives._agreed(call, (4, 5, 6))
         self.assertEqual(agreed, Failure("on rank 5: broken"))
 
+    def test_what_may_pass_on_one_rank_may_pass_on_all(self):
+        full = Failure("no memory", may_pass=True)
+        with self.gathered(full):
+            agreed = collectives._agreed(full, (4,))
+        self.assertEqual(agreed, Failure("on rank 4: no memory", may_pass=True))
+
     def test_a_sample_takes_as_long_as_on_its_slowest_rank(self):
         ranks = [{0: [1.0, 5.0, 2.0], 1: [7.0]}, {0: [4.0, 2.0], 1: Failure("broken")}]
         self.assertEqual(
@@ -168,10 +174,10 @@ class TestAgreement(TestCase):
         flushes = [collectives._flushes_to_hide(ms) for ms in (0.0, 0.02, 0.2, 9.0)]
         self.assertEqual(flushes, [3, 3, 7, 16])
 
-    def test_the_slowest_launch_counts_and_a_hopeless_one_is_not_sampled(self):
+    def in_step(self, *ms):
+        """For how many flushes there were samples, and the times: 1 ms if sampled."""
         made_up = MadeUpTime()
-        ms = {0: 0.1, 1: 0.2, 2: 9.0}
-        runners = {index: made_up.runner(index, ms[index]) for index in ms}
+        runners = {index: made_up.runner(index, each) for index, each in enumerate(ms)}
         given = []
 
         def sampler(device, flushes, with_host=False):
@@ -184,9 +190,17 @@ class TestAgreement(TestCase):
             mock.patch.object(collectives, "_sampler", sampler),
         ):
             times = collectives.time_in_step(runners, torch.device("cpu"), (0,))
+        return given, times
+
+    def test_the_slowest_launch_counts_and_a_hopeless_one_is_not_sampled(self):
+        given, times = self.in_step(0.1, 0.2, 9.0)
         self.assertEqual(given, [7])  # for 0.2 ms
         self.assertEqual([times[0], times[1]], [Timing(1.0), Timing(1.0)])
         self.assertAlmostEqual(times[2].ms, 9.0)
+
+    def test_a_short_call_is_sampled_however_long_its_launch_took(self):
+        _, times = self.in_step(0.1, 4.5)
+        self.assertEqual(times, {0: Timing(1.0), 1: Timing(1.0)})
 
     def test_who_calls_python_is_charged_the_host_s_time(self):
         def sampler(device, flushes, with_host=False):

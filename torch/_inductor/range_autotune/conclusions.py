@@ -127,9 +127,10 @@ def _call_at_ends(
 ) -> None:
     """
     Who fails in one range may do so from somewhere in the next one on: if the user named
-    the sizes to measure at, each is called at the ends of the others, too.
+    the sizes to measure at, all are called at the ends of ranges, too.
     """
-    if not any(tuning.left_out.values()):
+    out = {index for of_range in tuning.left_out.values() for index in of_range}
+    if out.isdisjoint(tuning.traced):
         return
     for competing, row in zip(tuning.rounds, points):
         measured = {point.size for point in row}

@@ -98,20 +98,24 @@ def _points_within(tuning: Tuning, sizes: DimRange) -> list[SizePoint]:
         options = tuning.registration.options
         wanted = [s for s in options.representative_sizes if s in sizes]
         wanted = wanted or list(representative_sizes(sizes, options.unbounded_size))
-        points = [point_for_size(tuning.site, tuning.size, w, sizes) for w in wanted]
-        found = {point.size: point for point in points if point is not None}
-        tuning.points[sizes] = [*found.values()]
+        tuning.points[sizes] = _points_near(tuning, wanted, sizes)
     return tuning.points[sizes]
 
 
+def _points_near(
+    tuning: Tuning, wanted: Sequence[int], sizes: DimRange
+) -> list[SizePoint]:
+    """One of each size that there is in a range near those wanted."""
+    assert tuning.size is not None
+    points = [point_for_size(tuning.site, tuning.size, w, sizes) for w in wanted]
+    return [*{point.size: point for point in points if point is not None}.values()]
+
+
 def end_points(tuning: Tuning, sizes: DimRange) -> list[SizePoint]:
-    """At the ends of a range, where candidates are to be called only."""
-    if tuning.size is None:
-        return []
-    ends = [sizes.start] if sizes.end == math.inf else [sizes.start, int(sizes.last)]
-    points = [point_for_size(tuning.site, tuning.size, end, sizes) for end in ends]
-    found = {point.size: point for point in points if point is not None}
-    return [dataclasses.replace(point, timed=False) for point in found.values()]
+    """At the ends of a range of a size that is dispatched on; to be called at only."""
+    ends = [sizes.start, int(sizes.last)] if sizes.bounded else [sizes.start]
+    points = _points_near(tuning, ends, sizes)
+    return [dataclasses.replace(point, timed=False) for point in points]
 
 
 def _unaligned_point(

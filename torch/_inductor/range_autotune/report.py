@@ -40,13 +40,14 @@ def warn_left_out(
     registration: Registration,
     rejection: Rejection,
     site: CallSite,
-    where: str = "",
+    where: DimRange | None = None,
     known: bool = False,
 ) -> None:
     """
     The one warning that a candidate's failure costs.
 
     Args:
+        where: the range that it is out of, if it is one.
         known: whether it was said of another combination with the part that failed.
     """
     counters["inductor"]["custom_op_candidates_left_out"] += 1

@@ -392,7 +392,7 @@ def _reject_in_process(tuning: Tuning, competing: Round, point: SizePoint) -> No
     gen_fns = tuning.registration.options.input_gen_fns
     reasons = try_in_process(modules, tuning.site, point, gen_fns, time_limit_s())
     for index, reason in reasons.items():
-        tuning.reject(index, Failure(reason), str(competing.sizes))
+        tuning.reject(index, Failure(reason), competing.sizes)
 
 
 def _compare(

@@ -40,7 +40,7 @@ def trace_candidates(tuning: Tuning) -> None:
         if isinstance(result, TracedCandidate):
             tuning.traced[index] = result
         elif not (result.guards and _trace_in_each_range(tuning, index, entered)):
-            tuning.warn(result, "")
+            tuning.warn(result)
 
 
 def _trace_in_each_range(tuning: Tuning, index: int, entered: Sequence[Round]) -> bool:
@@ -56,14 +56,14 @@ def _trace_in_each_range(tuning: Tuning, index: int, entered: Sequence[Round]) -
         return False
     candidate = tuning.contest.candidates[index]
     traced: dict[DimRange, TracedCandidate] = {}
-    refused: list[tuple[Rejection, str]] = []
+    refused: list[tuple[Rejection, DimRange]] = []
     for competing in entered:
         known = _known_of_size(tuning, [competing])
         result = trace_candidate(candidate, tuning.site, tuning.outputs, known)
         if isinstance(result, TracedCandidate):
             traced[competing.possible] = result
         else:
-            refused.append((result, str(competing.sizes)))
+            refused.append((result, competing.sizes))
     if not traced:
         return False
     for rejection, where in refused:

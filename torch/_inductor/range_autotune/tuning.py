@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import logging
 from typing import Any, TYPE_CHECKING
@@ -130,9 +131,11 @@ class Tuning:
     loads: dict[int, Future[Any]] = dataclasses.field(default_factory=dict)
     rejected: dict[int, Failure] = dataclasses.field(default_factory=dict)
     left_out: dict[DimRange, dict[int, Failure]] = dataclasses.field(
-        default_factory=dict
+        default_factory=lambda: collections.defaultdict(dict)
     )
-    untold: list[tuple[Rejection, str]] | None = dataclasses.field(default_factory=list)
+    untold: list[tuple[Rejection, DimRange | None]] | None = dataclasses.field(
+        default_factory=list
+    )
     guarded: set[int] = dataclasses.field(default_factory=set)
     variants: dict[int, int] = dataclasses.field(default_factory=dict)
     compared: set[int] = dataclasses.field(default_factory=set)
@@ -190,7 +193,7 @@ class Tuning:
 
     def competes(self, index: int, competing: Round) -> bool:
         """Whether a candidate that is still in runs in a range."""
-        is_in = index in self.traced and index not in self._left_out_of(competing)
+        is_in = index in self.traced and index not in self.left_out[competing.sizes]
         return is_in and self.enters(index, competing)
 
     def enters(self, index: int, competing: Round) -> bool:
@@ -201,10 +204,7 @@ class Tuning:
 
     def out_of(self, competing: Round) -> dict[int, Failure]:
         """Who is out of a range by now, and why; of that one only, or of all."""
-        return {**self.rejected, **self._left_out_of(competing)}
-
-    def _left_out_of(self, competing: Round) -> dict[int, Failure]:
-        return self.left_out.setdefault(competing.sizes, {})
+        return {**self.rejected, **self.left_out[competing.sizes]}
 
     def enters_all_rounds(self, index: int) -> bool:
         """Whether it is for all ranges that can occur."""
@@ -218,17 +218,15 @@ class Tuning:
         }
         return any(self.variants.get(i, i) in asked_for for i in self.traced)
 
-    def _parts_left(self, where: str = "") -> set[tuple[int, str]]:
-        """See ``_parts``, of all candidates that are still in, there if that is a range's."""
-        left = {
-            index
+    def _parts_left(self, where: DimRange | None = None) -> set[tuple[int, str]]:
+        """See ``_parts``, of all candidates that are still in: in a range, or in any."""
+        left = (
+            self.traced[index].candidate
             for competing in self.rounds
-            if str(competing.sizes) == where
             for index in self.traced
-            if self.competes(index, competing)
-        }
-        candidates = (self.traced[index].candidate for index in left or self.traced)
-        return set().union(*map(_parts, candidates))
+            if where in (None, competing.sizes) and self.competes(index, competing)
+        )
+        return set().union(*map(_parts, left))
 
     @property
     def lost_to_guards(self) -> bool:
@@ -240,7 +238,9 @@ class Tuning:
             if index in range(len(asked_for))
         )
 
-    def reject(self, index: int, failure: Failure, where: str = "") -> None:
+    def reject(
+        self, index: int, failure: Failure, where: DimRange | None = None
+    ) -> None:
         """
         Takes a candidate out of all ranges and says so once.
 
@@ -258,22 +258,22 @@ class Tuning:
         Out of all if there is no other, if it would cost the others as much again, or if
         it is the op itself.
         """
-        if index == FALLBACK_INDEX or index not in self.traced:
-            self.reject(index, failure, str(competing.sizes))
+        where = competing.sizes
+        if index == FALLBACK_INDEX:
+            self.reject(index, failure, where)
             return
         candidate = self.traced[index].candidate
         is_told = any(index in out for out in self.left_out.values())
-        self._left_out_of(competing)[index] = failure
+        self.left_out[where][index] = failure
         if failure.everywhere or not any(
             self.competes(index, other) for other in self.rounds
         ):
             self._remove(index, failure)
         if is_told:
             out = "%s: candidate '%s' is left out in range %s, too: %s"
-            where, reason = competing.sizes, failure.reason
-            log.info(out, self.name, candidate.name, where, reason)
+            log.info(out, self.name, candidate.name, where, failure.reason)
         else:
-            self._warn_of(index, candidate, failure, str(competing.sizes))
+            self._warn_of(index, candidate, failure, where)
 
     def _remove(self, index: int, failure: Failure) -> Candidate | None:
         """The candidate, if it was in."""
@@ -284,12 +284,16 @@ class Tuning:
         return self.traced.pop(index).candidate if index in self.traced else None
 
     def _warn_of(
-        self, index: int, candidate: Candidate, failure: Failure, where: str
+        self,
+        index: int,
+        candidate: Candidate,
+        failure: Failure,
+        where: DimRange | None,
     ) -> None:
         if index != PLAIN_INDEX and index not in self.variants:
             self.warn(Rejection(candidate, failure.reason), where)
 
-    def warn(self, rejection: Rejection, where: str) -> None:
+    def warn(self, rejection: Rejection, where: DimRange | None = None) -> None:
         """Once in a graph for each part of it that fails in all its combinations."""
         if self.untold is not None:
             self.untold.append((rejection, where))
@@ -323,7 +327,7 @@ def known_tunings(graph: GraphLowering) -> dict[Any, Tuning]:
     return vars(graph).setdefault(_KNOWN, {})
 
 
-def _told(graph: GraphLowering) -> set[tuple[str, str, str, str]]:
+def _told(graph: GraphLowering) -> set[tuple[str, str, str, DimRange | None]]:
     """Whom a user was warned of in a graph: op, candidate, reason, and range if one."""
     return vars(graph).setdefault(_TOLD, set())
 
