@@ -308,6 +308,37 @@ Successfully generated torch.cond dispatch tree with 2 conditional branches""",
             compile_at(op, ramp(128, 4))
         self.assertEqual(sorted(sizes), [16, 64, 512, 1280, 2047, 5000])
 
+    def test_model_beyond_twice_the_start_of_a_range_without_an_end(self):
+        op = identity_op()
+        register_custom_op_autotuning(
+            op,
+            configs=[CustomOpRangeConfig("x", 0, [(8, math.inf)], [plus(1), plus(2)])],
+        )
+        faster_from_100 = lambda size, index: 1.0 if index == (size >= 100) else 2.0  # noqa: E731
+        with made_up_times(faster_from_100) as sizes:
+            compiled = compile_at(op, ramp(900, 4))
+        self.assertLessEqual({8, 16, 900}, set(sizes))
+        self.assert_markers(compiled, {8: 1, 16: 1, 500: 2, 900: 2, 5000: 2})
+
+    @parametrize(
+        "named", ({"range_upper_bound": 40}, {"representative_sizes": [10, 40]})
+    )
+    def test_the_user_names_sizes_of_a_range_without_an_end(self, named):
+        op = identity_op()
+        sizes_to_measure_at = named.get("representative_sizes")
+        dispatch_on = {"tensor_name": "x", "dim": 0, **named}
+        dispatch_on.pop("representative_sizes", None)
+        register_custom_op_autotuning(
+            op,
+            configs=[CustomOpConfig(plus(1))],
+            dispatch_on=dispatch_on,
+            split_points=[9],
+            representative_sizes=sizes_to_measure_at,
+        )
+        with made_up_times(lambda size, index: 1.0) as sizes:
+            compile_at(op, ramp(900, 4))
+        self.assertEqual(max(sizes), 40)
+
     def test_dispatch_reads_the_named_tensor(self):
         def fn(weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
             return x * weight

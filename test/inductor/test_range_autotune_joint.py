@@ -1,6 +1,7 @@
 # Owner(s): ["module: inductor"]
 """Tests of ``torch._inductor.range_autotune.joint``."""
 
+import dataclasses
 import gc
 import math
 import weakref
@@ -97,6 +98,22 @@ class TestJoint(OpTestCase):
             ]
         )
         self.assertEqual(joint.options.representative_sizes, (2, 3, 5))
+
+    def test_typical_size_of_a_range_without_an_end(self):
+        names = iter("abcd")
+
+        def typical_of(*sizes):
+            parts = [self.registered(next(names), [(0, 8)]) for _ in sizes]
+            parts = [
+                dataclasses.replace(
+                    part, options=dataclasses.replace(part.options, unbounded_size=size)
+                )
+                for part, size in zip(parts, sizes)
+            ]
+            return joined(parts).options.unbounded_size
+
+        self.assertEqual(typical_of(None, 16), 16)
+        self.assertIsNone(typical_of(None, None))
 
     def test_can_join(self):
         a, b = (self.registered(name, [(0, 8)]) for name in ("a", "b"))

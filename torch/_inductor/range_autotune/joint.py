@@ -93,12 +93,15 @@ def _join(registrations: Sequence[Registration]) -> Registration:
         if indices:
             rows.append(Row((sizes,), indices))
     measured_at = {s for r in registrations for s in r.options.representative_sizes}
+    typical = {r.options.unbounded_size for r in registrations} - {None}
     return Registration(
         op=first.op,
         name=" + ".join(r.name for r in registrations),
         contest=Contest(candidates, RangeTable(tables[0].dims, tuple(rows))),
         options=dataclasses.replace(
-            first.options, representative_sizes=tuple(sorted(measured_at))
+            first.options,
+            representative_sizes=tuple(sorted(measured_at)),
+            unbounded_size=max(typical, default=None),
         ),
     )
 

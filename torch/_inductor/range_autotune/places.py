@@ -7,6 +7,8 @@ import logging
 import math
 from typing import TYPE_CHECKING
 
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
 from .collectives import as_on_first_rank
 from .inputs import hint_point, point_for_size, SizePoint
 from .ranges import DimRange, representative_sizes
@@ -86,6 +88,7 @@ def _points(tuning: Tuning, sizes: DimRange) -> list[SizePoint]:
             point.size,
         )
         return [point]
+    timed = [*timed, *_point_of_model(tuning, sizes, timed)]
     measured = [p.size for p in timed if p.size is not None]
     unaligned = _unaligned_point(site, size, sizes, measured)
     return timed if unaligned is None else [*timed, unaligned]
@@ -100,6 +103,26 @@ def _points_within(tuning: Tuning, sizes: DimRange) -> list[SizePoint]:
         wanted = wanted or list(representative_sizes(sizes, options.unbounded_size))
         tuning.points[sizes] = _points_near(tuning, wanted, sizes)
     return tuning.points[sizes]
+
+
+def _point_of_model(
+    tuning: Tuning, sizes: DimRange, timed: Sequence[SizePoint]
+) -> list[SizePoint]:
+    """
+    In a range without an end the model's own size, if it is beyond those that are measured:
+    what wins at twice the start may not be what wins there.
+
+    Not where the user has named sizes. Nor of ranks that measure in step, which may have
+    other sizes, or of sizes that are data, which have none while the model is compiled.
+    """
+    options, size = tuning.registration.options, tuning.size
+    is_named = any(wanted in sizes for wanted in options.representative_sizes)
+    is_named |= options.unbounded_size is not None
+    if sizes.bounded or is_named or tuning.ranks or free_unbacked_symbols(size):
+        return []
+    point = hint_point(tuning.site, size)
+    assert point.size is not None
+    return [point] if point.size > max(p.size or 0 for p in timed) else []
 
 
 def _points_near(
