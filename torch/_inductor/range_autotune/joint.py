@@ -93,7 +93,7 @@ def _join(registrations: Sequence[Registration]) -> Registration:
         if indices:
             rows.append(Row((sizes,), indices))
     measured_at = {s for r in registrations for s in r.options.representative_sizes}
-    typical = {r.options.unbounded_size for r in registrations} - {None}
+    typical = [r.options.unbounded_size or 0 for r in registrations]
     return Registration(
         op=first.op,
         name=" + ".join(r.name for r in registrations),
@@ -101,7 +101,7 @@ def _join(registrations: Sequence[Registration]) -> Registration:
         options=dataclasses.replace(
             first.options,
             representative_sizes=tuple(sorted(measured_at)),
-            unbounded_size=max(typical, default=None),
+            unbounded_size=max(typical) or None,
         ),
     )
 
