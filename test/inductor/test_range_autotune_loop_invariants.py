@@ -146,8 +146,13 @@ class TestTakenLines(TestCase):
         self.check_stays([load], [(torch.int64, False, "auto tmp1 = 7 / tmp0;")])
 
     def test_blocks(self):
-        block = ["auto tmp1 = [&]", "{", self.ROOT[2].replace("1", "2"), "}", ";"]
+        block = ["auto tmp2 = [&]", "{", self.ROOT, "}", ";"]
         self.check_stays([self.LOAD], block)
+
+    def test_loads_inside_of_expressions(self):
+        value = "static_cast<float>(in_ptr0[static_cast<int64_t>(x0)])"
+        load = (torch.float, False, f"auto tmp0 = {value};")
+        self.check_stays([load], [self.ROOT], stores=["in_ptr0[x1] = tmp5;"])
 
     def test_what_differs_from_turn_to_turn(self):
         load = (torch.float, True, "auto tmp0 = in_ptr0[static_cast<int64_t>(x1)];")
@@ -205,6 +210,14 @@ class TestLoops(TestCase):
             return scaled(x.t(), scale).t() + x
 
         self.loops(fn, torch.randn(96, 64), torch.rand(64))
+
+    @config.patch({"cpp.threads": 1})
+    def test_vectors_of_an_outer_loop(self):
+        def fn(x, scale):
+            return scaled(x, scale).sum(0)
+
+        loops = self.loops(fn, torch.randn(64, 96), torch.rand(64))
+        self.assertEqual(loops, [["x0", "x1"]])
 
     def test_an_input_that_is_written_to(self):
         def fn(x):

@@ -57,9 +57,7 @@ def take_out_of_loop(nest: LoopNest, depth: int) -> list[str]:
     loop, main = nest.loops[depth], proxy.kernels[0]
     if type(main) is not CppVecKernel or _is_shared_by_threads(nest, depth):
         return []
-    if main.inner_itervars or main.itervars[main.tiling_idx] != loop.var:
-        return []
-    return _take(main, loop.var)
+    return _take(main, loop.var) if loop.simd_vec else []
 
 
 def _is_shared_by_threads(nest: LoopNest, depth: int) -> bool:
