@@ -209,6 +209,24 @@ class TestCompiled(AutotuneTestCase):
         self.assertNotIn("let it compete there only", message)
         self.assert_markers(compiled, {32: 0, 64: 0, 65: 2, 199: 2, 3000: 0})
 
+    @parametrize("hint", (32, 128))
+    def test_guards_of_emitted_code(self, hint):
+        """
+        Inductor asks whether the end of a slice, the largest integer there is, is below the
+        size, which it then takes for granted for all sizes.
+        """
+
+        def written(x):
+            y = torch.zeros_like(x)
+            y[1:] = x[1:]
+            y[:1] = x[:1]
+            return y + 2
+
+        op = self.registered((few, (0, 64)), (written, (64, math.inf)))
+        with made_up_times(fastest):
+            compiled = compile_at(op, ramp(hint, 4))
+        self.assert_markers(compiled, MARKERS)
+
     def test_of_a_product(self):
         """Tokens of a batch of sequences, as one dimension."""
         op = self.few_and_many()

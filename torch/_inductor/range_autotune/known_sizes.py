@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING
 import sympy
 from torch._subclasses.fake_tensor import disable_fake_tensor_cache
 from torch.fx.experimental import _config as symbolic_config
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from ..virtualized import V
-from .guards import replaced
+from .guards import recorded_guards, replaced
 
 
 if TYPE_CHECKING:
@@ -64,6 +65,24 @@ def knowing(known: KnownSize | None) -> AbstractContextManager[None]:
         return _taken_for_true(_bounds_of(size, sizes))
     narrowed = _range_of_symbol(*parts, sizes)
     return _narrowed(parts[0], narrowed) if narrowed else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def emitting(known: KnownSize | None) -> Iterator[None]:
+    """
+    The same for code that is emitted: what it guards on is added behind the block.
+
+    A guard has the shape environment look up whether the model's own size is in its range,
+    which it may not be in this one.
+    """
+    if known is None or free_unbacked_symbols(known.size):
+        with knowing(known):
+            yield
+        return
+    with recorded_guards() as conditions, knowing(known):
+        yield
+    for condition in conditions:
+        _shape_env().evaluate_expr(condition)
 
 
 def _parts_of_multiple(size: sympy.Expr) -> tuple[sympy.Symbol, int, int] | None:

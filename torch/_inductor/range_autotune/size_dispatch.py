@@ -19,7 +19,7 @@ from ..codegen.wrapper import EnterSubgraphLine, ExitSubgraphLine
 from ..graph import SubgraphLowering
 from ..utils import is_cudagraph_unsafe_op
 from ..virtualized import V
-from .known_sizes import knowing
+from .known_sizes import emitting
 
 
 if TYPE_CHECKING:
@@ -50,12 +50,12 @@ class _BranchLowering(SubgraphLowering):
 
     def codegen(self) -> Any:
         """Kernels and wrapper of a function."""
-        with knowing(self.known):
+        with emitting(self.known):
             return super().codegen()
 
     def codegen_subgraph(self, parent_graph: GraphLowering) -> None:
         """The same, written in place."""
-        with knowing(self.known):
+        with emitting(self.known):
             super().codegen_subgraph(parent_graph)
 
     def allocate_non_dup_const_name(self, name: str | None, data: torch.Tensor) -> str:
@@ -132,7 +132,7 @@ def lower_branch(
     with (
         V.set_graph_handler(graph),
         config.patch(dict(config_patches)),
-        knowing(known),
+        emitting(known),
     ):
         graph.run(*fakes)
         graph.graph_outputs = _own_buffers(graph.graph_outputs, outputs)
