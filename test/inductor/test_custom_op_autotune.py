@@ -39,7 +39,7 @@ from torch._inductor.kernel.custom_op import (
 )
 from torch._inductor.range_autotune import rounds
 from torch._inductor.range_autotune.candidates import PLAIN_INDEX
-from torch._inductor.range_autotune.measure import failure_of, Timing
+from torch._inductor.range_autotune.measure import Failure, failure_of, Timing
 
 
 if TYPE_CHECKING:
@@ -106,6 +106,18 @@ def made_up_times(ms: Callable[[int, int], float], dim: int = 0) -> Iterator[lis
 
     with mock.patch.object(rounds, "time_candidates", time_candidates):
         yield sizes
+
+
+def first_before_op(runners: Any, *_: Any) -> Any:
+    """Made-up times of those that run: candidate 0 is the fastest, the op itself is next."""
+    times: dict[int, Any] = {}
+    for index, run in runners.items():
+        try:
+            run()
+            times[index] = Timing({0: 1.0, -1: 1.5}.get(index, 2.0))
+        except Exception as e:
+            times[index] = failure_of(e)
+    return times
 
 
 def best_by_range(size: int, index: int) -> float:
@@ -707,6 +719,7 @@ class TestOps(AutotuneTestCase):
             self.assertEqual(loaded(ramp(n, 4)), ramp(n, 4) * 2 + 1)
 
 
+@instantiate_parametrized_tests
 class TestFailingCandidates(AutotuneTestCase):
     """A bad candidate costs itself and one warning."""
 
@@ -888,8 +901,13 @@ class TestFailingCandidates(AutotuneTestCase):
     def test_fails_where_the_op_does(self):
         self.assertEqual(self.refuses_rests(itself=True), ([], 1))
 
-    def test_fails_where_nobody_else_is_asked(self):
-        self.assertEqual(self.refuses_rests(include_fallback=False), ([], 1))
+    def test_fails_where_the_op_is_the_last_resort_only(self):
+        messages, marker = self.refuses_rests(include_fallback=False)
+        self.assertEqual((len(messages), marker), (1, 0))
+
+    def test_fails_where_the_op_does_and_is_the_last_resort_only(self):
+        found = self.refuses_rests(itself=True, include_fallback=False)
+        self.assertEqual(found, ([], 1))
 
     def warnings_of_limited(self, most_rows, markers, error=RuntimeError, **options):
         """
@@ -912,19 +930,9 @@ class TestFailingCandidates(AutotuneTestCase):
         ranges = CustomOpRangeConfig("x", 0, RANGES, [limited, plus(2)])
         register_custom_op_autotuning(op, configs=[ranges], name="op", **options)
 
-        def time_candidates(runners, *_):
-            times = {}
-            for index, run in runners.items():
-                try:
-                    run()
-                    times[index] = Timing({0: 1.0, -1: 1.5}.get(index, 2.0))
-                except Exception as e:
-                    times[index] = failure_of(e)
-            return times
-
         logger = logging.getLogger("torch._inductor.kernel.custom_op")
         with (
-            mock.patch.object(rounds, "time_candidates", time_candidates),
+            mock.patch.object(rounds, "time_candidates", first_before_op),
             self.assertLogs(logger, logging.WARNING) as log,
         ):
             compiled = compile_at(op, ramp(128, 4))
@@ -950,6 +958,73 @@ class TestFailingCandidates(AutotuneTestCase):
             self.warnings_of_limited(1500, {5: 1, 600: 0}, representative_sizes=named),
             """op: candidate 'limited' is left out in range [2048, inf): it does not run: RuntimeError: too large""",
         )
+
+    def limited_to(self, fits):
+        """An op that runs where it fits, and raises elsewhere."""
+
+        def fn(x: torch.Tensor) -> torch.Tensor:
+            if not fits(x.shape[0]):
+                raise RuntimeError(f"{x.shape[0]} rows")
+            return x.clone()
+
+        return define_op(fn, torch.empty_like)
+
+    def compile_anew(self, op, configs, rows, **options):
+        """As a later process: what an earlier one measured is known, its code is not."""
+
+        torch._dynamo.reset()
+        register_custom_op_autotuning(op, configs=configs, name="op", **options)
+        with (
+            mock.patch.object(rounds, "time_candidates", first_before_op),
+            config.patch(fx_graph_cache=False),
+        ):
+            return compile_at(op, ramp(rows, 4))
+
+    def test_ranges_cut_where_one_failed_before(self):
+        """What is known of a range that was whole does not count in its parts."""
+        inner = self.limited_to(lambda rows: not 50 <= rows < 64)
+        op, odd = identity_op(), [33, 55, 101]
+
+        def limited(x):
+            return inner(x) + 1
+
+        def compile_with(*bounds):
+            ranges = [*itertools.pairwise([0, *bounds, math.inf])]
+            table = CustomOpRangeConfig("x", 0, ranges, [limited])
+            return self.compile_anew(op, [table], 60, representative_sizes=odd)
+
+        for _ in range(2):
+            self.assert_markers(compile_with(64), {33: 0, 55: 0, 64: 1})
+        for _ in range(2):
+            self.assert_markers(compile_with(50, 64), {33: 1, 49: 1, 55: 0, 64: 1})
+
+    @parametrize("everywhere", (False, True))
+    def test_other_process_does_not_survive_in_a_range(self, everywhere):
+        def try_in_process(modules, site, point, *_):
+            failure = Failure("it crashed", everywhere=everywhere)
+            return {0: failure} if 0 in modules and point.size >= 512 else {}
+
+        op = identity_op()
+        table = CustomOpRangeConfig("x", 0, RANGES, [plus(1)])
+        for tried in (try_in_process, None):  # the second knows it from the first
+            with (
+                mock.patch.object(rounds, "try_in_process", tried),
+                config.patch(autotune_in_subproc=True),
+            ):
+                compiled = self.compile_anew(op, [table], 128)
+            marker = 0 if everywhere else 1
+            self.assert_markers(compiled, {5: marker, 511: marker, 600: 0, 3000: 0})
+
+    def test_the_op_fails_in_a_range(self):
+        """In others it is measured, whichever comes first."""
+        op = self.limited_to(lambda rows: rows < 512)
+        table = CustomOpRangeConfig("x", 0, [(0, 512), (512, 600)], [plus(1)])
+        for rows in (128, 550):
+            options = {"min_speedup_threshold": 5.0}
+            with config.patch(force_disable_caches=True):
+                compiled = self.compile_anew(op, [table], rows, **options)
+            self.assertEqual(compiled(ramp(128, 4)), ramp(128, 4))
+            self.assertEqual(compiled(ramp(550, 4)), ramp(550, 4) + 1)
 
     def test_takes_too_long_in_a_range(self):
         """It would in others, too."""

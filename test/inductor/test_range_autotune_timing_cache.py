@@ -60,7 +60,7 @@ TEXTS = {0: "zero", 1: "one", -1: "fallback"}
 def file_content(candidate):
     """A file's, with what is kept of candidate zero."""
     known = f'{{"zero": {candidate}}}'
-    return f'{{"format": 2, "too_large": null, "candidates": {known}}}'
+    return f'{{"format": 3, "not_measured": null, "candidates": {known}}}'
 
 
 class CacheTestCase(TestCase):
@@ -87,11 +87,19 @@ class TestEntries(CacheTestCase):
         self.assertEqual(counters["inductor"]["custom_op_timing_cache_miss"], 2)
 
     def test_where_nothing_can_be_measured(self):
-        too_large = Entry(too_large="for 32 bits")
-        store("here", TEXTS, too_large)
-        self.assertEqual(lookup("here", TEXTS), too_large)
+        not_measured = Entry(not_measured="for 32 bits")
+        store("here", TEXTS, not_measured)
+        self.assertEqual(lookup("here", TEXTS), not_measured)
         store("here", TEXTS, Entry())
         self.assertIsNone(lookup("here", TEXTS))
+
+    def test_who_was_not_called(self):
+        for entry in (
+            Entry({0: Timing(1.0)}, out=frozenset({1, -1})),
+            Entry({0: Failure("it crashed", everywhere=True)}, out=frozenset({1, -1})),
+        ):
+            store("here", TEXTS, entry)
+            self.assertEqual(lookup("here", TEXTS), entry)
 
     def test_configs_of_kernels(self):
         times = {"usual": TIMES[0], "other": TIMES[1]}
@@ -117,12 +125,12 @@ class TestEntries(CacheTestCase):
             "",
             "[]",
             '{"format": 1, "usual": {}, "in_doubt": [], "at": []}',
-            '{"format": 2, "usual": {}, "at": []}',
-            '{"format": 2, "usual": [], "in_doubt": [], "at": []}',
-            '{"format": 2, "usual": {}, "in_doubt": 0, "at": []}',
-            '{"format": 2, "usual": {}, "in_doubt": [], "at": [["x", {}]]}',
-            '{"format": 2, "usual": {}, "in_doubt": [], "at": [[1, {"k": 2}]]}',
-            '{"format": 2, "usual": {}, "in_doubt": [], "at": [[1, {"k": {"c": {"ms": 1}}}]]}',
+            '{"format": 3, "usual": {}, "at": []}',
+            '{"format": 3, "usual": [], "in_doubt": [], "at": []}',
+            '{"format": 3, "usual": {}, "in_doubt": 0, "at": []}',
+            '{"format": 3, "usual": {}, "in_doubt": [], "at": [["x", {}]]}',
+            '{"format": 3, "usual": {}, "in_doubt": [], "at": [[1, {"k": 2}]]}',
+            '{"format": 3, "usual": {}, "in_doubt": [], "at": [[1, {"k": {"c": {"ms": 1}}}]]}',
         ),
     )
     def test_a_damaged_record(self, content):
@@ -174,13 +182,13 @@ class TestEntries(CacheTestCase):
         "content",
         (
             "",
-            '{"format": 2, "candidates"',
+            '{"format": 3, "candidates"',
             "[]",
             "null",
             "{}",
-            '{"format": 2}',
-            '{"format": 2, "candidates": {"zero": {"ms": 1.0, "error": 0.0}}}',
-            '{"format": 2, "too_large": null, "candidates": []}',
+            '{"format": 3}',
+            '{"format": 3, "candidates": {"zero": {"ms": 1.0, "error": 0.0}}}',
+            '{"format": 3, "not_measured": null, "candidates": []}',
             '{"format": 0, "times": {"zero": {"ms": 1.0, "error": 0.0}}}',
             file_content("1.0"),
             file_content('{"ms": 1.0}'),
@@ -204,12 +212,13 @@ class TestEntries(CacheTestCase):
         self.assertEqual(
             json.loads(file.read_text()),
             {
-                "format": 2,
-                "too_large": None,
+                "format": 3,
+                "not_measured": None,
                 "candidates": {
                     "zero": {"ms": 1.5, "error": 0.25, "mismatch": None},
                     "one": {
                         "failure": "it does not run: no",
+                        "all": False,
                         "mismatch": "it differs",
                     },
                     "fallback": {"ms": 3.0, "error": 0.0, "not_compared": "no memory"},

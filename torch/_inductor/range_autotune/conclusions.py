@@ -10,7 +10,7 @@ from .candidates import FALLBACK_INDEX
 from .config_ranges import configs_of_winners
 from .cuts import cut
 from .inputs import measure_within, SizePoint
-from .measure import choose_winners, Failure, RangeTimes, Times, Timing
+from .measure import choose_winners, Failure, RangeTimes, Times
 from .numerics import NotCompared
 from .places import end_points
 
@@ -40,14 +40,12 @@ def learn(tuning: Tuning, competing: Round, point: SizePoint, entry: Entry) -> N
 
 def _is_called_there(tuning: Tuning, competing: Round, times: Times) -> bool:
     """
-    Whether a model may call the op at a size that nobody named.
-
-    Not where the op itself fails; if it was not called, where all others do.
+    Whether a model may call the op at a size that nobody named: not where the op itself
+    fails. If it does not compete, it was called where all others fail.
     """
     out = tuning.out_of(competing)
-    still_in = {i: t for i, t in times.items() if i not in out}
-    op = still_in.get(FALLBACK_INDEX)
-    return any(isinstance(t, Timing) for t in ([op] if op else still_in.values()))
+    op = times.get(FALLBACK_INDEX) if FALLBACK_INDEX not in out else None
+    return not isinstance(op, Failure)
 
 
 def judge(

@@ -22,7 +22,7 @@ from .timing_cache import (
 
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from .config_ranges import ConfigRecord, ConfigTimes
     from .tuning import Round, Tuning
@@ -63,12 +63,27 @@ def _recall_times(tuning: Tuning) -> None:
         if entry is None:
             raise _NotKnown
         learn(tuning, competing, point, entry)
+        _check_out(tuning, competing, entry)
         return entry
 
     for number, point in in_order(tuning, points):
         entry = entries[number][points[number].index(point)]
         learn(tuning, tuning.rounds[number], point, entry)
+    for competing, row in zip(tuning.rounds, entries):
+        for entry in row:
+            _check_out(tuning, competing, entry)
     conclude(tuning, points, entries, known_between)
+
+
+def _check_out(tuning: Tuning, competing: Round, entry: Entry) -> None:
+    """
+    Who was not called at a place had failed elsewhere, maybe in what was one range then.
+
+    Raises:
+        _NotKnown: if it has not failed in what is one now.
+    """
+    if not entry.out <= tuning.out_of(competing).keys():
+        raise _NotKnown
 
 
 class _NotKnown(Exception):
@@ -100,15 +115,28 @@ def _known_entry(tuning: Tuning, competing: Round, point: SizePoint) -> Entry | 
     return known
 
 
-def remember(tuning: Tuning, competing: Round, point: SizePoint, entry: Entry) -> None:
-    """For later processes; candidates that are out by now are out there, too."""
+def remember(
+    tuning: Tuning,
+    competing: Round,
+    point: SizePoint,
+    entry: Entry,
+    out_before: Collection[int],
+) -> None:
+    """
+    For later processes.
+
+    Args:
+        out_before: of the range; others that are out by now are so for what they did there.
+    """
     out = tuning.out_of(competing)
-    if not (entry.times or entry.too_large or out):
+    if not (entry.times or entry.not_measured or out):
         return
     place, texts = _cache_entry(tuning, competing, point)
     if place is not None:
-        times = {**out, **entry.times}
-        store(place, texts, dataclasses.replace(entry, times=times))
+        failed = {i: failure for i, failure in out.items() if i not in out_before}
+        times = {**failed, **entry.times}
+        not_called = frozenset(out.keys() - times.keys())
+        store(place, texts, dataclasses.replace(entry, times=times, out=not_called))
 
 
 def may_have_kernel_configs(tuning: Tuning) -> bool:

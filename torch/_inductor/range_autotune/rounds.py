@@ -7,7 +7,7 @@ from typing import Any, TYPE_CHECKING
 
 from .. import config
 from . import compiling
-from .candidates import FALLBACK_INDEX, one_line
+from .candidates import call_of_candidate, FALLBACK, FALLBACK_INDEX, one_line
 from .collectives import (
     call_in_step,
     common_comparisons,
@@ -26,7 +26,14 @@ from .inputs import make_inputs, may_hold, SizePoint
 from .integer_division import check_divisors
 from .kernel_configs import ConfigSearch
 from .limits import call_within, is_out_of_memory, time_limit_s
-from .measure import call_once, Failure, time_candidates, Times, Timing
+from .measure import (
+    call_once,
+    Failure,
+    synchronize,
+    time_candidates,
+    Times,
+    Timing,
+)
 from .numerics import find_mismatch, NotCompared
 from .places import in_order, points_of_rounds, spread
 from .recall import may_have_kernel_configs, remember, remember_records
@@ -76,9 +83,10 @@ def measure_rounds(tuning: Tuning, beside: Iterable[Tuning] = ()) -> None:
 
         def measure(competing: Round, point: SizePoint) -> Entry:
             nonlocal inputs
+            out_before = tuning.out_of(competing)
             entry = _measure_point(tuning, competing, point, inputs)
             inputs = []
-            remember(tuning, competing, point, entry)
+            remember(tuning, competing, point, entry, out_before)
             progress.done(f"{competing.sizes} at {point.size}")
             return entry
 
@@ -114,7 +122,7 @@ def _measure_point(
     )
     runners = _on_all_ranks(tuning, mine)
     if not runners:
-        return Entry(too_large=reason)
+        return Entry(not_measured=reason)
     if not point.timed:
         entry = _called(tuning, runners, point, restore)
         learn(tuning, competing, point, entry)
@@ -144,10 +152,34 @@ def _called(
             i: call_once(run, tuning.device, time_limit_s())
             for i, run in runners.items()
         }
+    if FALLBACK_INDEX not in runners and not any(
+        isinstance(time, Timing) for time in times.values()
+    ):
+        reason = _why_op_does_not_run(tuning, point)
+        if reason:
+            return Entry(not_measured=reason)
     what = f"it does not run at size {point.size} (if the model has none, say so with torch._check)"
     times = {i: t.of(what) if isinstance(t, Failure) else t for i, t in times.items()}
     run = {i: runners[i] for i, time in times.items() if isinstance(time, Timing)}
     return Entry(times, _compare(tuning, run, point, restore) if run else {})
+
+
+def _why_op_does_not_run(tuning: Tuning, point: SizePoint) -> str | None:
+    """Of the op itself among its neighbours, called eagerly, if it fails at a size."""
+    if tuning.ranks:
+        return "nobody runs there, and the ranks do not call the op itself"
+    site = tuning.site
+    calls = [call_of_candidate(FALLBACK, call) for call in site.calls]
+
+    def call() -> None:
+        site.run(_leaves(tuning, point), *calls)
+        synchronize(tuning.device)
+
+    try:
+        call_within(time_limit_s(), "a call of it", call)
+    except Exception as e:
+        return f"the op itself does not run there: {one_line(e)}"
+    return None
 
 
 def _too_large(tuning: Tuning, point: SizePoint) -> str | None:
@@ -390,9 +422,9 @@ def _reject_in_process(tuning: Tuning, competing: Round, point: SizePoint) -> No
         if tuning.competes(index, competing) and not tuning.traced[index].calls_python
     }
     gen_fns = tuning.registration.options.input_gen_fns
-    reasons = try_in_process(modules, tuning.site, point, gen_fns, time_limit_s())
-    for index, reason in reasons.items():
-        tuning.reject(index, Failure(reason), competing.sizes)
+    failures = try_in_process(modules, tuning.site, point, gen_fns, time_limit_s())
+    for index, failure in failures.items():
+        tuning.reject_in(competing, index, failure)
 
 
 def _compare(

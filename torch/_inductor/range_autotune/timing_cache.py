@@ -50,7 +50,7 @@ log = logging.getLogger("torch._inductor.kernel.custom_op")
 
 _FOLDER = "custom_op_timings"
 # Of what a file holds; another number makes all older files misses.
-_FORMAT = 2
+_FORMAT = 3
 _CPU_INFO = pathlib.Path("/proc/cpuinfo")  # Linux has it
 
 
@@ -62,12 +62,14 @@ class Entry:
     Args:
         times: empty where nothing could be measured.
         comparisons: with the op's results, if they were asked for.
-        too_large: why nothing can be measured there, by whatever process.
+        not_measured: why nothing can be measured there, by whatever process.
+        out: who was not called there, for it was out of the range, or of all, by then.
     """
 
     times: Times = dataclasses.field(default_factory=dict)
     comparisons: Mapping[int, Comparison] = dataclasses.field(default_factory=dict)
-    too_large: str | None = None
+    not_measured: str | None = None
+    out: frozenset[int] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -323,20 +325,21 @@ def _path(place: str) -> pathlib.Path | None:
 def _to_json(entry: Entry, candidates: Mapping[int, str]) -> dict[str, Any]:
     known = {
         text: {
+            **({"out": True} if index in entry.out else {}),
             **_time_to_json(entry.times.get(index)),
             **_comparison_to_json(entry, index),
         }
         for index, text in candidates.items()
         if _lasts(entry, index)
     }
-    return {"too_large": entry.too_large, "candidates": known}
+    return {"not_measured": entry.not_measured, "candidates": known}
 
 
 def _lasts(entry: Entry, index: int) -> bool:
     """Whether another process would find out the same."""
     time = entry.times.get(index)
     if time is None:
-        return entry.too_large is not None
+        return entry.not_measured is not None or index in entry.out
     return not _may_pass(time)
 
 
@@ -347,7 +350,7 @@ def _may_pass(time: Timing | Failure) -> bool:
 def _time_to_json(time: Timing | Failure | None) -> dict[str, Any]:
     if isinstance(time, Timing):
         return {"ms": time.ms, "error": time.error}
-    return {} if time is None else {"failure": time.reason}
+    return {} if time is None else {"failure": time.reason, "all": time.everywhere}
 
 
 def _comparison_to_json(entry: Entry, index: int) -> dict[str, Any]:
@@ -370,7 +373,8 @@ def _read(path: pathlib.Path, candidates: Mapping[int, str]) -> Entry | None:
         return Entry(
             {i: time for i, time in times.items() if time is not None},
             {i: c for i, known in saved.items() for c in _comparisons_from_json(known)},
-            content["too_large"],
+            content["not_measured"],
+            frozenset(i for i, known in saved.items() if "out" in known),
         )
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
@@ -378,7 +382,7 @@ def _read(path: pathlib.Path, candidates: Mapping[int, str]) -> Entry | None:
 
 def _time_from_json(saved: Mapping[str, Any]) -> Timing | Failure | None:
     if "failure" in saved:
-        return Failure(str(saved["failure"]))
+        return Failure(str(saved["failure"]), everywhere=bool(saved["all"]))
     if "ms" not in saved:
         return None
     timing = Timing(float(saved["ms"]), float(saved["error"]))

@@ -35,10 +35,9 @@ from torch._inductor.runtime.cache_dir_utils import cache_dir
 import torch
 
 from .. import config
-from .candidates import one_line
 from .inputs import describe_inputs, TensorSpec
 from .limits import is_out_of_memory, TookTooLong
-from .measure import failure_of
+from .measure import Failure, failure_of
 
 
 if TYPE_CHECKING:
@@ -90,12 +89,12 @@ class Verdict:
     How a trial ended that came to its end.
 
     Args:
-        reason: why the candidate is out; None if it is not.
+        failure: why the candidate is out; None if it is not.
         reusable: whether the process is good for others, which it is not after an error
             that left the device unusable.
     """
 
-    reason: str | None
+    failure: Failure | None
     reusable: bool = True
 
 
@@ -117,7 +116,7 @@ class Trial:
     arguments: Sequence[int | TensorSpec | SentTensor]
     settings: Mapping[str, Any]
 
-    def load(self) -> str | None:
+    def load(self) -> Failure | None:
         """
         Imports what the module needs, finds its kernels; for the other process.
 
@@ -127,7 +126,7 @@ class Trial:
         try:
             self._module()
         except Exception as e:
-            return one_line(e)
+            return failure_of(e)
         return None
 
     def _module(self) -> Any:
@@ -143,10 +142,10 @@ class Trial:
             _synchronize(devices)
         except Exception as e:
             # There was less memory than there is for those who measure.
-            reason = None if is_out_of_memory(e) else failure_of(e).reason
+            failure = None if is_out_of_memory(e) else failure_of(e)
         else:
             return Verdict(None)
-        return Verdict(reason and f"it does not run: {reason}", _are_usable(devices))
+        return Verdict(failure and failure.of("it does not run"), _are_usable(devices))
 
     def _call(self) -> None:
         module = self._module()
@@ -200,7 +199,7 @@ def try_in_process(
     point: SizePoint,
     input_gen_fns: InputGenFns,
     limit_s: float | None,
-) -> dict[int, str]:
+) -> dict[int, Failure]:
     """
     Calls candidates once at a size, each in another process.
 
@@ -218,13 +217,13 @@ def try_in_process(
     arguments = [point.values[symbol] for symbol in site.symbols()] + [
         SentTensor.of(x) if isinstance(x, torch.Tensor) else x for x in described
     ]
-    reasons = {}
+    failures = {}
     for index, module in modules.items():
         trial = make_trial(module, arguments)
-        reason = None if trial is None else PROCESS.try_one(trial, limit_s)
-        if reason is not None:
-            reasons[index] = reason
-    return reasons
+        failure = None if trial is None else PROCESS.try_one(trial, limit_s)
+        if failure is not None:
+            failures[index] = failure
+    return failures
 
 
 def make_trial(module: SubgraphModule, arguments: Sequence[Any]) -> Trial | None:
@@ -272,7 +271,7 @@ class TrialProcess:
         self._lock = threading.Lock()
         self._process: TuningProcess | None = None
 
-    def try_one(self, trial: Trial, limit_s: float | None) -> str | None:
+    def try_one(self, trial: Trial, limit_s: float | None) -> Failure | None:
         """Why a candidate is out; None if it is not, or if no process can be had."""
         counters["inductor"]["custom_op_candidate_trials"] += 1
         with self._lock:
@@ -293,18 +292,19 @@ class TrialProcess:
         with contextlib.suppress(OSError):  # for what could not be sent any more
             process.close()
 
-    def _outcome(self, trial: Trial, limit_s: float | None) -> str | None:
+    def _outcome(self, trial: Trial, limit_s: float | None) -> Failure | None:
         if not self._is_running() and not self._start():
             return None
         if problem := self._ask(trial.load, _START_LIMIT_S):
-            log.info("%s cannot be tried in another process: %s", trial.path, problem)
+            why = "%s cannot be tried in another process: %s"
+            log.info(why, trial.path, problem.reason)
             return None
         answer = self._ask(trial, limit_s)
         if not isinstance(answer, Verdict):
             return answer
         if not answer.reusable:
             self.end()
-        return answer.reason
+        return answer.failure
 
     def _is_running(self) -> bool:
         return self._process is not None and self._process.alive()
@@ -318,12 +318,13 @@ class TrialProcess:
             self._process = TuningProcess(device=None)
             problem = self._ask(_settle_in, _START_LIMIT_S)
         except (OSError, ValueError) as e:  # ValueError: on Windows
-            problem = str(e)
+            problem = failure_of(e)
         if problem is None:
             return True
         self.end()
         self._cannot_start = True
-        log.warning("Candidates are not tried in a process of their own: %s", problem)
+        why = "Candidates are not tried in a process of their own: %s"
+        log.warning(why, problem.reason)
         return False
 
     def _ask(self, job: Any, limit_s: float | None) -> Any:
@@ -331,7 +332,7 @@ class TrialProcess:
         Has a job done.
 
         Returns:
-            What it returned; if it did not, why not, as a string.
+            What it returned; if it did not, a failure, of the candidate at all sizes.
         """
         process = self._process
         assert process is not None
@@ -341,9 +342,10 @@ class TrialProcess:
             if process.selector.select(wait_s):
                 return process.get()
         except (EOFError, BrokenPipeError, pickle.UnpicklingError):
-            return self._crash(process)
+            return Failure(self._crash(process), everywhere=True)
         self.end()
-        return str(TookTooLong("a call of it", wait_s or 0.0))
+        reason = str(TookTooLong("a call of it", wait_s or 0.0))
+        return Failure(reason, may_pass=True, everywhere=True)
 
     def _crash(self, process: TuningProcess) -> str:
         """What became of a process that closed its pipes."""

@@ -193,7 +193,7 @@ class Tuning:
 
     def competes(self, index: int, competing: Round) -> bool:
         """Whether a candidate that is still in runs in a range."""
-        is_in = index in self.traced and index not in self.left_out[competing.sizes]
+        is_in = index in self.traced and index not in self.out_of(competing)
         return is_in and self.enters(index, competing)
 
     def enters(self, index: int, competing: Round) -> bool:
@@ -244,8 +244,8 @@ class Tuning:
         """
         Takes a candidate out of all ranges and says so once.
 
-        The op itself is no longer measured, but stays the last resort. Nobody asked for
-        its plain lowering or for variants, which go without a word.
+        The op itself stays the last resort. Nobody asked for its plain lowering or for
+        variants, which go without a word.
         """
         candidate = self._remove(index, failure)
         if candidate is not None:
@@ -255,13 +255,9 @@ class Tuning:
         """
         Takes a candidate that does not run out of a range; of several it says the first.
 
-        Out of all if there is no other, if it would cost the others as much again, or if
-        it is the op itself.
+        Out of all if there is no other, or if it would cost the others as much again.
         """
         where = competing.sizes
-        if index == FALLBACK_INDEX:
-            self.reject(index, failure, where)
-            return
         candidate = self.traced[index].candidate
         is_told = any(index in out for out in self.left_out.values())
         self.left_out[where][index] = failure
@@ -279,9 +275,13 @@ class Tuning:
         """The candidate, if it was in."""
         self.modules.pop(index, None)
         self.rejected[index] = failure
-        if index == FALLBACK_INDEX:
-            return self.traced[index].candidate
-        return self.traced.pop(index).candidate if index in self.traced else None
+        if index not in self.traced:
+            return None
+        candidate = self.traced[index].candidate
+        if index != FALLBACK_INDEX:
+            self.text_of(index)  # the timing cache keeps who is out
+            self.traced.pop(index)
+        return candidate
 
     def _warn_of(
         self,
