@@ -12,10 +12,13 @@ import sympy
 import torch
 
 from ..virtualized import V
+from .rounded_sizes import holds
 
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 # Who logs that a guard is refused, and that an op's fake kernel asked for it.
 _TELLERS = (
@@ -44,9 +47,49 @@ def frozen_shapes() -> Iterator[None]:
         _ShapeEnvGuardError: from inside the block, where something guards on a size.
     """
     shape_env = V.fake_mode.shape_env
-    frozen = shape_env.error_on_new_guards() if shape_env else contextlib.nullcontext()
-    with V.fake_mode, frozen, torch.no_grad(), _guard_errors_not_logged():
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(V.fake_mode)
+        if shape_env:
+            stack.enter_context(shape_env.error_on_new_guards())
+            stack.enter_context(_answering(shape_env))
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(_guard_errors_not_logged())
         yield
+
+
+@contextlib.contextmanager
+def _answering(shape_env: ShapeEnv) -> Iterator[None]:
+    """Without a guard, what holds whatever the sizes are."""
+
+    def answer(expr: sympy.Basic, *args: Any, **kwargs: Any) -> sympy.Basic:
+        known = holds(expr, shape_env)
+        if known is not None:
+            return sympy.sympify(known)
+        return type(shape_env).evaluate_expr(shape_env, expr, *args, **kwargs)
+
+    with _evaluating(shape_env, answer):
+        yield
+
+
+@contextlib.contextmanager
+def _evaluating(
+    shape_env: ShapeEnv, evaluate: Callable[..., sympy.Basic]
+) -> Iterator[None]:
+    """
+    With a function in the place of ``ShapeEnv.evaluate_expr``.
+
+    Maybe of another: where an implementation calls another autotuned op, what is traced or
+    generated for that one's benchmarks asks for nothing of the outer one.
+    """
+    outer = vars(shape_env).get("evaluate_expr")
+    shape_env.evaluate_expr = evaluate  # type: ignore[method-assign]  # for this block
+    try:
+        yield
+    finally:
+        if outer is None:
+            del shape_env.evaluate_expr
+        else:
+            shape_env.evaluate_expr = outer  # type: ignore[method-assign]  # as it was
 
 
 @contextlib.contextmanager
@@ -77,28 +120,23 @@ def recorded_guards() -> Iterator[list[sympy.Basic]]:
         graph being compiled; filled while the block runs.
     """
     shape_env = V.graph.sizevars.shape_env
-    # Set where an implementation calls another autotuned op; what is generated for that
-    # one's benchmarks asks for nothing here.
-    outer = vars(shape_env).get("evaluate_expr")
     found: list[sympy.Basic] = []
 
     def record(expr: sympy.Basic, *args: Any, **kwargs: Any) -> sympy.Basic:
         value = type(shape_env).evaluate_expr(shape_env, expr, *args, **kwargs)
         # Data-dependent symbols have no guards, only answers that hold for any value.
-        backed = expr.free_symbols <= shape_env.backed_var_to_val.keys()
-        if backed and shape_env._maybe_evaluate_static(expr) is None:
+        if (
+            expr.free_symbols <= shape_env.backed_var_to_val.keys()
+            and shape_env._maybe_evaluate_static(expr) is None
+            and holds(expr, shape_env) is None
+        ):
             found.append(_condition(expr, value))
         return value
 
-    shape_env.evaluate_expr = record  # type: ignore[method-assign]  # for this block
     try:
-        with shape_env.suppress_guards():
+        with _evaluating(shape_env, record), shape_env.suppress_guards():
             yield found
     finally:
-        if outer is None:
-            del shape_env.evaluate_expr
-        else:
-            shape_env.evaluate_expr = outer  # type: ignore[method-assign]  # as it was
         # It would answer later callers from here, and not add the guards they need.
         type(shape_env).guard_or_defer_runtime_assert.cache_clear()
 

@@ -1,0 +1,126 @@
+# Owner(s): ["module: inductor"]
+"""Tests of ``torch._inductor.range_autotune.rounded_sizes``: what holds for all sizes."""
+
+from types import SimpleNamespace
+
+import sympy
+import torch.nn.functional as F
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from test_custom_op_autotune import AutotuneTestCase, compile_at, identity_op, ramp
+from torch._dynamo.utils import counters
+from torch._inductor.test_case import run_tests, TestCase
+from torch.testing._internal.common_utils import (
+    instantiate_parametrized_tests,
+    parametrize,
+)
+from torch.utils._sympy.functions import FloorDiv
+from torch.utils._sympy.numbers import int_oo
+from torch.utils._sympy.value_ranges import ValueRanges
+
+from torch._inductor.kernel.custom_op import (
+    CustomOpConfig,
+    register_custom_op_autotuning,
+)
+from torch._inductor.range_autotune.rounded_sizes import holds
+
+
+S, T = sympy.symbols("s t", integer=True, positive=True)
+RELATIONS = (sympy.Le, sympy.Lt, sympy.Ge, sympy.Gt, sympy.Eq, sympy.Ne)
+integers = st.integers(-20, 20)
+
+
+def sizes(**ranges):
+    """What is asked of a shape environment, of sizes with such first and last values."""
+    known = {sympy.Symbol(n, integer=True, positive=True): r for n, r in ranges.items()}
+    values = {symbol: ValueRanges(*r) for symbol, r in known.items()}
+    return SimpleNamespace(var_to_range=values, replace=lambda expr: expr)
+
+
+ANY = sizes(s=(2, int_oo), t=(2, 100))
+
+
+@instantiate_parametrized_tests
+class TestHolds(TestCase):
+    @parametrize(
+        "condition",
+        (
+            16 * FloorDiv(S + 15, 16) >= S,
+            16 * FloorDiv(S + 15, 16) < S + 16,
+            16 * FloorDiv(S, 16) <= S,
+            FloorDiv(S, 2) < S,
+            S - FloorDiv(S, 2) >= 1,
+            FloorDiv(FloorDiv(S, 4) + 1, 2) <= S,
+            FloorDiv(T, 16) < 7,
+            sympy.Ne(FloorDiv(S, 3) + FloorDiv(T, 3), -1, evaluate=False),
+        ),
+    )
+    def test_true(self, condition):
+        self.assertIs(holds(condition, ANY), True)
+
+    @parametrize(
+        "condition",
+        (FloorDiv(S, 2) >= S, sympy.Eq(FloorDiv(S, 2), S), FloorDiv(T, 16) > 6),
+    )
+    def test_false(self, condition):
+        self.assertIs(holds(condition, ANY), False)
+
+    @parametrize(
+        "condition",
+        (
+            FloorDiv(S, 16) < 3,
+            16 * FloorDiv(S, 16) < S,
+            FloorDiv(S, T) <= S,
+            S * FloorDiv(S, 2) <= S,
+            sympy.Eq(16 * FloorDiv(S, 16), S),
+            sympy.Symbol("u") <= FloorDiv(S, 2),
+            S <= T,
+            sympy.true,
+        ),
+    )
+    def test_cannot_be_told(self, condition):
+        self.assertIsNone(holds(condition, ANY))
+
+    @given(
+        st.sampled_from(RELATIONS),
+        st.lists(
+            st.tuples(integers, integers, integers, st.integers(1, 9)), max_size=2
+        ),
+        st.tuples(integers, integers, integers),
+        st.tuples(st.integers(0, 9), st.integers(0, 25)),
+    )
+    @example(sympy.Le, [(-16, 1, 15, 16)], (1, 0, 0), (2, 25))
+    @settings(max_examples=300, deadline=None, derandomize=True)
+    def test_is_so_at_all_sizes(self, relation, quotients, rest, values):
+        first, last = values[0], sum(values)
+        factor, of_other, constant = rest
+        expr = factor * S + of_other * T + constant
+        for outer, inner, offset, divisor in quotients:
+            expr += outer * FloorDiv(inner * S + offset, sympy.Integer(divisor))
+        condition = relation(expr, 0)
+        told = holds(condition, sizes(s=(first, last), t=(2, 4)))
+        if told is not None:
+            for s in range(first, last + 1):
+                for t in (2, 3, 4):
+                    actual = condition.subs({S: s, T: t})
+                    self.assertEqual(bool(actual), told, msg=f"{condition} at {s}, {t}")
+
+
+class TestCandidates(AutotuneTestCase):
+    def test_one_that_pads_to_whole_blocks(self):
+        def padded(x):
+            rows = x.shape[0]
+            blocks = (rows + 15) // 16 * 16
+            return F.pad(x, (0, 0, 0, blocks - rows))[:rows] + 1
+
+        op = identity_op()
+        register_custom_op_autotuning(
+            op, configs=[CustomOpConfig(padded)], include_fallback=False
+        )
+        compiled = compile_at(lambda x: op(x) * 2, ramp(40, 4))
+        self.assertEqual(counters["inductor"]["custom_op_candidates_left_out"], 0)
+        self.assert_like_eager(lambda x: (x + 1) * 2, compiled, lambda n: (ramp(n, 4),))
+
+
+if __name__ == "__main__":
+    run_tests()
