@@ -2,6 +2,8 @@
 """Benchmark inputs that agree with each other, for one size."""
 
 import math
+from types import SimpleNamespace
+from unittest import mock
 
 import sympy
 from hypothesis import given, settings
@@ -223,6 +225,33 @@ class TestPoint(SiteTestCase):
         (raised,) = (point.values[symbol] for symbol in cache)
         self.assertEqual((point.size, point.values[other]), (5000, 7))
         self.assertGreaterEqual(raised, factor * 5000)
+
+    @parametrize("related", ("halves", "rounded_up", "one_more", "chained"))
+    def test_others_follow_from_equations(self, related):
+        """Inputs with sizes of their own, of which a view has as many rows as another."""
+        rows, other, third = (self.symbol(name, 32) for name in ("rows", "a", "b"))
+        guard, expected = {
+            "halves": ([sympy.Eq(rows, FloorDiv(other, 2))], {other: 2000}),
+            "rounded_up": ([sympy.Eq(rows, FloorDiv(other + 1, 2))], {other: 1999}),
+            "one_more": ([sympy.Eq(other - 1, rows)], {other: 1001}),
+            "chained": (
+                [sympy.Eq(rows, FloorDiv(other, 2)), sympy.Eq(other, 2 * third)],
+                {other: 2000, third: 1000},
+            ),
+        }[related]
+        hints = {rows: 32, other: 32, third: 32}
+        guards = [SimpleNamespace(expr=condition) for condition in guard]
+        site = self.site(x=self.tensor([rows, other, third]))
+        with mock.patch.object(self.shape_env, "guards", guards):
+            point = point_for_size(site, rows, 1000, DimRange(512, math.inf))
+        self.assertEqual(point.values, {**hints, rows: 1000, **expected})
+
+    def test_no_other_follows(self):
+        rows, other = self.symbol("rows", 32), self.symbol("bounded", 32, (2, 300))
+        site = self.site(x=self.tensor([rows, other]))
+        guards = [SimpleNamespace(expr=sympy.Eq(rows, FloorDiv(other, 2)))]
+        with mock.patch.object(self.shape_env, "guards", guards):
+            self.assertIsNone(point_for_size(site, rows, 1000, DimRange(512, math.inf)))
 
     def test_others_are_raised_within_their_bounds(self):
         cache = self.symbol("bounded_cache", 200, (2, 300))

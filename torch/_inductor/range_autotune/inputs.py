@@ -39,7 +39,7 @@ _LARGEST_SYMBOL = 2**40
 # Where a condition wants another size to be larger, so many times as large as the one that is
 # asked for, at the nearest of these neighbours.
 _FACTORS_RAISED = (1, 4)
-_NEIGHBOURS_RAISED = 16
+_NEIGHBOURS_CHANGED = 16
 _SMALLEST_INDEX_LIMIT = 2**20
 # Benchmark tensors may take this part of what is free; outputs and temporaries need some.
 _USABLE_MEMORY = 0.5
@@ -224,24 +224,69 @@ def _point_by_symbol(
     hints: Values,
 ) -> SizePoint | None:
     """
-    The nearest size that one symbol can give while the others are at their hints, or as
-    large as conditions on both want them: no more rows than a cache has, for one.
+    The nearest size that one symbol can give while the others are at their hints, or what
+    conditions on both want them to be: as large as two halves of one, or no smaller, as a
+    cache is than what is written to it.
     """
     refused: list[Values] = []
     for value in _values_near(symbol, size, wanted, hints):
         values = {**hints, symbol: value}
-        got = concrete(size, values)
-        if got in within:
-            if _guards_hold(values):
-                return SizePoint(got, values)
+        if (got := concrete(size, values)) not in within:
+            continue
+        if _guards_hold(values):
+            return SizePoint(got, values)
+        if len(refused) < _NEIGHBOURS_CHANGED:
             refused.append(values)
+            values = _solved(values, symbol)
+            if (got := concrete(size, values)) in within and _guards_hold(values):
+                return SizePoint(got, values)
     for factor in _FACTORS_RAISED:
-        for values in refused[:_NEIGHBOURS_RAISED]:
+        for values in refused:
             raised = _raised(values, symbol, factor)
             got = concrete(size, raised)
             if got in within and _guards_hold(raised):
                 return SizePoint(got, raised)
     return None
+
+
+def _solved(values: Values, symbol: sympy.Symbol) -> Values:
+    """With other symbols at the least that makes equations with one hold, one by one."""
+    solved, settled = {**values}, {symbol}
+    guards = V.graph.sizevars.shape_env.guards
+    for equation in [replaced(guard.expr) for guard in guards]:
+        if not isinstance(equation, sympy.Eq) or may_hold(equation, solved):
+            continue
+        symbols = equation.free_symbols
+        if symbols.isdisjoint(settled):
+            continue
+        for other in sorted(symbols & solved.keys() - settled, key=str):
+            value = _solution(equation, other, solved)
+            if value is not None:
+                solved[other] = value
+                settled.add(other)
+                break
+    return solved
+
+
+def _solution(equation: sympy.Eq, symbol: sympy.Symbol, values: Values) -> int | None:
+    """The least value of one symbol, by bisection; None if there is none to be found."""
+    if not (equation.lhs.is_integer and equation.rhs.is_integer):
+        return None
+    known = {s: sympy.Integer(v) for s, v in values.items() if s != symbol}
+    difference = (equation.lhs - equation.rhs).xreplace(known)
+    if difference.free_symbols != {symbol}:
+        return None
+    bounds = size_bounds(symbol)
+    low, high = bounds.start, int(min(bounds.last, _LARGEST_SYMBOL))
+
+    def at(value: int) -> sympy.Expr:
+        return difference.xreplace({symbol: sympy.Integer(value)})
+
+    sign = -1 if at(low) > 0 else 1
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if sign * at(middle) >= 0 else (middle + 1, high)
+    return low if at(low) == 0 else None
 
 
 def _raised(values: Values, symbol: sympy.Symbol, factor: int) -> Values:
