@@ -959,12 +959,12 @@ class TestFailingCandidates(AutotuneTestCase):
             """op: candidate 'limited' is left out in range [2048, inf): it does not run: RuntimeError: too large""",
         )
 
-    def limited_to(self, fits):
+    def limited_to(self, fits, error=RuntimeError):
         """An op that runs where it fits, and raises elsewhere."""
 
         def fn(x: torch.Tensor) -> torch.Tensor:
             if not fits(x.shape[0]):
-                raise RuntimeError(f"{x.shape[0]} rows")
+                raise error(f"{x.shape[0]} rows")
             return x.clone()
 
         return define_op(fn, torch.empty_like)
@@ -995,7 +995,6 @@ class TestFailingCandidates(AutotuneTestCase):
 
         for _ in range(2):
             self.assert_markers(compile_with(64), {33: 0, 55: 0, 64: 1})
-        for _ in range(2):
             self.assert_markers(compile_with(50, 64), {33: 1, 49: 1, 55: 0, 64: 1})
 
     @parametrize("everywhere", (False, True))
@@ -1015,15 +1014,17 @@ class TestFailingCandidates(AutotuneTestCase):
             marker = 0 if everywhere else 1
             self.assert_markers(compiled, {5: marker, 511: marker, 600: 0, 3000: 0})
 
-    def test_the_op_fails_in_a_range(self):
-        """In others it is measured, whichever comes first."""
-        op = self.limited_to(lambda rows: rows < 512)
+    @parametrize("error", (RuntimeError, TimeoutError))
+    def test_the_op_fails_in_a_range(self, error):
+        """In others it is measured, whichever comes first; not if it took too long."""
+        op = self.limited_to(lambda rows: rows < 512, error)
+        marker = 0 if error is RuntimeError else 1
         table = CustomOpRangeConfig("x", 0, [(0, 512), (512, 600)], [plus(1)])
-        for rows in (128, 550):
+        for rows in (2, 550):
             options = {"min_speedup_threshold": 5.0}
             with config.patch(force_disable_caches=True):
                 compiled = self.compile_anew(op, [table], rows, **options)
-            self.assertEqual(compiled(ramp(128, 4)), ramp(128, 4))
+            self.assertEqual(compiled(ramp(128, 4)), ramp(128, 4) + marker)
             self.assertEqual(compiled(ramp(550, 4)), ramp(550, 4) + 1)
 
     def test_takes_too_long_in_a_range(self):
