@@ -971,7 +971,6 @@ class TestFailingCandidates(AutotuneTestCase):
 
     def compile_anew(self, op, configs, rows, **options):
         """As a later process: what an earlier one measured is known, its code is not."""
-
         torch._dynamo.reset()
         register_custom_op_autotuning(op, configs=configs, name="op", **options)
         with (

@@ -238,9 +238,7 @@ class Tuning:
             if index in range(len(asked_for))
         )
 
-    def reject(
-        self, index: int, failure: Failure, where: DimRange | None = None
-    ) -> None:
+    def reject(self, index: int, failure: Failure) -> None:
         """
         Takes a candidate out of all ranges and says so once.
 
@@ -249,7 +247,7 @@ class Tuning:
         """
         candidate = self._remove(index, failure)
         if candidate is not None:
-            self._warn_of(index, candidate, failure, where)
+            self._warn_of(index, candidate, failure)
 
     def reject_in(self, competing: Round, index: int, failure: Failure) -> None:
         """
@@ -288,7 +286,7 @@ class Tuning:
         index: int,
         candidate: Candidate,
         failure: Failure,
-        where: DimRange | None,
+        where: DimRange | None = None,
     ) -> None:
         if index != PLAIN_INDEX and index not in self.variants:
             self.warn(Rejection(candidate, failure.reason), where)
