@@ -959,6 +959,36 @@ class TestFailingCandidates(AutotuneTestCase):
             """op: candidate 'limited' is left out in range [2048, inf): it does not run: RuntimeError: too large""",
         )
 
+    def sizes_called_at(self, fits):
+        """
+        With 128 and 600 named, of ranges up to 511 and 99999; what fits is the fastest.
+
+        Returns:
+            The sizes, and what is compiled.
+        """
+        called_at = []
+        inner = self.limited_to(lambda rows: called_at.append(rows) or fits(rows))
+        op = identity_op()
+        impls = [lambda x: inner(x) + 1, plus(2)]
+        ranges = CustomOpRangeConfig("x", 0, [(0, 512), (512, 100_000)], impls)
+        register_custom_op_autotuning(
+            op, configs=[ranges], representative_sizes=[128, 600]
+        )
+        with mock.patch.object(rounds, "time_candidates", first_before_op):
+            compiled = compile_at(op, ramp(128, 4))
+        return {*called_at}, compiled
+
+    def test_called_at_ends_no_larger_than_the_sizes_that_the_user_named(self):
+        sizes, compiled = self.sizes_called_at(lambda rows: True)
+        self.assertLessEqual({2, 128, 511, 512, 600}, sizes)
+        self.assertLess(max(sizes), 1000)
+        self.assert_markers(compiled, {5: 1, 600: 1})
+
+    def test_fails_below_the_sizes_that_the_user_named(self):
+        sizes, compiled = self.sizes_called_at(lambda rows: rows >= 16)
+        self.assertIn(99_999, sizes)
+        self.assert_markers(compiled, {5: 0, 15: 0, 128: 0, 600: 1})
+
     def limited_to(self, fits, error=RuntimeError):
         """An op that runs where it fits, and raises elsewhere."""
 

@@ -124,17 +124,39 @@ def _call_at_ends(
     entry_at: Callable[[Round, SizePoint], Entry],
 ) -> None:
     """
-    Who fails in one range may do so from somewhere in the next one on: if the user named
-    the sizes to measure at, all are called at the ends of ranges, too.
+    Where the user named the sizes to measure at, all candidates are called at ends of
+    ranges, too: at those no larger than these sizes, and at all if somebody is out of one
+    range, who may fail from somewhere in the next one on.
     """
-    out = {index for of_range in tuning.left_out.values() for index in of_range}
-    if out.isdisjoint(tuning.traced):
+    if tuning.size is None:
         return
+    largest = _largest_of(tuning, points)
     for competing, row in zip(tuning.rounds, points):
         measured = {point.size for point in row}
         for point in end_points(tuning, competing.possible):
-            if point.size not in measured:
+            assert point.size is not None
+            is_called = point.size <= largest or _is_somebody_out(tuning)
+            if is_called and point.size not in measured:
                 entry_at(competing, point)
+
+
+def _is_somebody_out(tuning: Tuning) -> bool:
+    """Of a range, not of all."""
+    out = {index for of_range in tuning.left_out.values() for index in of_range}
+    return not out.isdisjoint(tuning.traced)
+
+
+def _largest_of(tuning: Tuning, points: Sequence[Sequence[SizePoint]]) -> int:
+    """The largest size that some range is measured at; of ranks, the same on each."""
+    return max(
+        (
+            point.size or 0
+            for competing, row in zip(tuning.rounds, points)
+            for point in row
+            if point.size in competing.possible  # else it is the model's
+        ),
+        default=0,
+    )
 
 
 def choose_kernel_configs(
