@@ -9,7 +9,6 @@ from unittest import mock
 import torch.nn.functional as F
 from torch._inductor.lowering import user_lowerings
 from torch._inductor.test_case import run_tests, TestCase
-from torch._library.custom_ops import OPDEFS
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
@@ -24,6 +23,7 @@ from torch._inductor.range_autotune import rounds
 from torch._inductor.range_autotune.body_state import may_read_state
 from torch._inductor.range_autotune.candidates import PLAIN_INDEX
 from torch._inductor.range_autotune.measure import Timing
+from torch._inductor.range_autotune.op_bodies import body_on, written_bodies
 
 
 SCALE = 2.0
@@ -91,6 +91,25 @@ def of_a_method():
     return bound
 
 
+def that_reads_a_file(x: torch.Tensor) -> torch.Tensor:
+    with open("factor") as file:
+        return x * float(file.read())
+
+
+def that_prints(x: torch.Tensor) -> torch.Tensor:
+    print(x.shape)
+    return x + 1
+
+
+def that_seeds(x: torch.Tensor) -> torch.Tensor:
+    torch.manual_seed(0)
+    return x + torch.rand_like(x)
+
+
+def that_looks_names_up(x: torch.Tensor) -> torch.Tensor:
+    return x * globals()["SCALE"]
+
+
 def of_a_kernel(x: torch.Tensor) -> torch.Tensor:
     return x + 1
 
@@ -113,7 +132,7 @@ class TestBodies(TestCase):
     @parametrize("fn", (of_torch, of_functions), name_fn=lambda fn: fn.__name__)
     def test_of_arguments_alone(self, fn):
         op = define_op(fn)
-        self.assertFalse(may_read_state(OPDEFS[op._qualname]._backend_fns[None]))
+        self.assertFalse(may_read_state(written_bodies(op)[None]))
 
     @parametrize(
         "fn",
@@ -125,19 +144,33 @@ class TestBodies(TestCase):
             of_the_environment,
             of_a_closure(),
             of_a_method(),
+            that_reads_a_file,
+            that_prints,
+            that_seeds,
+            that_looks_names_up,
         ),
         name_fn=lambda fn: fn.__name__,
     )
     def test_of_more(self, fn):
         op = define_op(fn)
-        self.assertTrue(may_read_state(OPDEFS[op._qualname]._backend_fns[None]))
+        self.assertTrue(may_read_state(written_bodies(op)[None]))
 
     def test_kernel_of_a_device(self):
         op = define_op(of_a_kernel)
         op.register_kernel("cpu")(of_a_global)
-        bodies = OPDEFS[op._qualname]._backend_fns
+        bodies = {None: of_a_kernel, "cpu": of_a_global}
+        self.assertEqual(written_bodies(op), bodies)
         self.assertFalse(may_read_state(bodies[None]))
         self.assertTrue(may_read_state(bodies["cpu"]))
+
+    def test_kernel_that_is_disabled(self):
+        op = define_op(of_a_kernel)
+        op.register_kernel("cpu")(of_a_global)
+        with op.set_kernel_enabled("cpu", enabled=False):
+            self.assertIs(body_on(op, "cpu"), of_a_kernel)
+            x = torch.ones(2)
+            self.assertEqual(op(x), of_a_kernel(x))
+        self.assertIs(body_on(op, "cpu"), of_a_global)
 
     def test_compiled_code_follows_what_it_reads(self):
         """Here an implementation is slower than all else, and the body does not compete."""

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 import types
 from pathlib import Path
 from unittest import mock
@@ -25,11 +26,8 @@ from torch.testing._internal.common_utils import (
 
 import torch
 from torch._inductor.kernel.custom_op import CustomOpConfig
-from torch._inductor.range_autotune.cache_key import (
-    fingerprint,
-    registrations_key,
-    Unhashable,
-)
+from torch._inductor.range_autotune.cache_key import fingerprint, registrations_key
+from torch._inductor.range_autotune.content import Unhashable
 from torch._inductor.range_autotune.ranges import DimRange
 from torch._inductor.range_autotune.registration import (
     Candidate,
@@ -553,6 +551,49 @@ class TestRegistrationsKey(OpTestCase):
         self.assertEqual(torch.compile(lambda x: x @ x)(x), x @ x)
         self.assertEqual(counters["aot_autograd"]["autograd_cache_bypass"], 1)
         self.assertEqual(counters["inductor"]["fxgraph_cache_hit"], 0)
+
+
+FACTORS = [2.0]
+
+
+class TestBodies(OpTestCase):
+    """Bodies that compete as plain lowering become code; others are called as they are."""
+
+    def key_of(self, body, kernel=None):
+        """The fingerprint of a registration of an op with a body, and one for the CPU."""
+        op = torch.library.custom_op("range_autotune_cache_key::op", mutates_args=())(
+            body
+        )
+        if kernel is not None:
+            op.register_kernel("cpu")(kernel)
+        registration = register(Contest((Candidate("impl", impl),), None))
+        return fingerprint(dataclasses.replace(registration, op=op._opoverload))
+
+    def test_counts(self):
+        def doubled(x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+        def tripled(x: torch.Tensor) -> torch.Tensor:
+            return x * 3
+
+        keys = {
+            self.key_of(body, kernel)
+            for body in (doubled, tripled)
+            for kernel in (None, lambda x: x + 1, lambda x: x + 2)
+        }
+        self.assertEqual(len(keys), 6)
+
+    def test_does_not_count_where_it_may_read_state(self):
+        lock = threading.Lock()  # has no content
+
+        def guarded(x: torch.Tensor) -> torch.Tensor:
+            with lock:
+                return x * 2
+
+        def scaled(x: torch.Tensor) -> torch.Tensor:
+            return x * FACTORS[0]
+
+        self.assertEqual(self.key_of(guarded), self.key_of(scaled))
 
 
 # Only calls of library kernels, so that nothing is built by a C++ compiler.

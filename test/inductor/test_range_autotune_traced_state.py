@@ -12,7 +12,7 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune.cache_key import content_digest, Unhashable
+from torch._inductor.range_autotune.content import content_digest, Unhashable
 from torch._inductor.range_autotune.traced_state import state_restored
 
 

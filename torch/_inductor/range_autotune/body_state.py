@@ -7,19 +7,40 @@ it is traced instead: variables would become constants, and caches be filled wit
 
 from __future__ import annotations
 
-import inspect
 import types
 from typing import Any, TYPE_CHECKING
 
+from torch._library.triton import triton_ops_to_kernels
+
 import torch
 
-from .cache_key import closed_over, globals_read, imports, names_in
+from .content import closed_over, globals_read, imports, names_in
 
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _WITHOUT_STATE = ("torch", "math", "operator", "builtins", "itertools", "typing")
+# Builtins and functions of torch that read or change what is no argument.
+_WITH_EFFECTS = frozenset(
+    [
+        "__import__",
+        "breakpoint",
+        "eval",
+        "exec",
+        "globals",
+        "input",
+        "load",
+        "locals",
+        "manual_seed",
+        "open",
+        "print",
+        "save",
+        "seed",
+        "setattr",
+        "vars",
+    ]
+)
 _CONSTANTS = (type(None), bool, int, float, complex, str, torch.dtype)
 _OPS = (
     torch._ops.OpOverload,
@@ -28,23 +49,27 @@ _OPS = (
 )
 
 
+def may_be_traced(op: torch._ops.OpOverload, body: Callable[..., Any]) -> bool:
+    """
+    Whether a custom op's body may be traced in its place: it computes the same always, or
+    it is that of a ``torch.library.triton_op``, which is for that.
+
+    Args:
+        body: as its author wrote it.
+    """
+    return op._schema.name in triton_ops_to_kernels or not may_read_state(body)
+
+
 def may_read_state(body: Callable[..., Any]) -> bool:
     """
     Whether a function, or one that it calls, reads more than its arguments: variables of
-    modules and closures, constant or not, or objects that may remember, such as a cache.
+    modules and closures, constant or not, or objects that may remember, such as a cache;
+    or does more than computing, such as printing.
 
     Args:
-        body: a custom op's, as PyTorch keeps it.
+        body: a custom op's, as its author wrote it.
     """
-    return _is_stateful(_as_written(body), set())
-
-
-def _as_written(body: Callable[..., Any]) -> Any:
-    """The user's function inside of PyTorch's wrapper, which looks if it is disabled."""
-    inner: Any = inspect.unwrap(body)
-    if isinstance(inner, types.FunctionType) and _is_known(inner.__module__):
-        return inspect.getclosurevars(inner).nonlocals.get("fn", inner)
-    return inner
+    return _is_stateful(body, set())
 
 
 def _is_known(module: str | None) -> bool:
@@ -63,6 +88,8 @@ def _is_stateful(value: Any, seen: set[int]) -> bool:
     if _is_known(value.__module__) or id(value) in seen:
         return False
     seen.add(id(value))
+    if not _WITH_EFFECTS.isdisjoint(names_in(value.__code__)):
+        return True
     return any(_is_stateful(read, seen) for read in _read_by(value))
 
 

@@ -17,7 +17,6 @@ from typing import Any, TYPE_CHECKING
 
 from torch._dynamo.utils import counters
 from torch._library.custom_ops import OPDEFS
-from torch._library.triton import triton_ops_to_kernels
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -29,8 +28,8 @@ import torch
 
 from ..codegen.subgraph import trace_subgraph
 from .apart import keep_apart, NAMESPACE, register_lowering_of_boundary
-from .body_state import may_read_state
-from .cache_key import Unhashable
+from .body_state import may_be_traced
+from .content import Unhashable
 from .contract import (
     CandidateError,
     check_graph,
@@ -45,6 +44,7 @@ from .eager_strides import with_eager_strides
 from .graph_text import graph_text, SymbolNames
 from .known_sizes import knowing
 from .limits import call_within, time_limit_s, TookTooLong
+from .op_bodies import body_on
 from .passes import is_other_form, optimized
 from .registration import Candidate
 from .signatures import bind
@@ -308,13 +308,12 @@ def plain_body(
     from ..decomposition import select_decomp_table
     from ..lowering import fallbacks, lowerings
 
-    custom_op = OPDEFS.get(op._name)
-    if custom_op is not None:
-        bodies = custom_op._backend_fns
-        body = bodies.get(device.type) or bodies.get(None)
-        is_looked_into = op._name in triton_ops_to_kernels
-        traceable = body and (is_looked_into or not may_read_state(body))
-        return body if traceable else None
+    definition = OPDEFS.get(op._schema.name)
+    if definition is not None:
+        if definition._backend_fns.keys().isdisjoint((device.type, None)):
+            return None
+        body = body_on(definition, device.type)
+        return body if may_be_traced(op, body) else None
     if op in select_decomp_table() or (op in lowerings and op not in fallbacks):
         return op
     return None

@@ -26,7 +26,7 @@ import torch
 
 from .. import config
 from ..utils import is_collective_op
-from .cache_key import content_text, Unhashable
+from .content import content_text, Unhashable
 from .measure import (
     CACHE_BYTES,
     Failure,

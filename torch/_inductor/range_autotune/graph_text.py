@@ -20,7 +20,7 @@ from torch.fx.node import map_aggregate
 
 import torch
 
-from .cache_key import content_digest
+from .content import content_digest
 from .guards import replaced
 
 
@@ -135,17 +135,9 @@ def _target_text(target: Any) -> str:
     """A custom op with what it does, where Python knows."""
     if isinstance(target, torch._ops.OpOverload):
         definition = OPDEFS.get(target._schema.name)
-        return f"{target}" + (
-            f" {_definition_digest(definition)}" if definition else ""
-        )
+        return f"{target} {content_digest(definition)}" if definition else f"{target}"
     if isinstance(target, torch._ops.HigherOrderOperator):
         return target.name()
     if isinstance(target, str):
         return target
     return content_digest(target)
-
-
-def _definition_digest(definition: Any) -> str:
-    """Of the kernels of a custom op for all devices."""
-    kernels = dict(definition._backend_fns)
-    return content_digest((definition._init_fn, kernels))

@@ -17,11 +17,11 @@ import torch
 from .. import config, ir
 from ..codegen.subgraph import inline_subgraph_to_ir_nodes
 from . import compiling
-from .cache_key import Unhashable
 from .call_site import CallSite, NotTunable
 from .candidates import FALLBACK_INDEX, one_line
 from .collectives import has_collective
 from .config_ranges import Winner, with_configs
+from .content import Unhashable
 from .contract import CandidateError
 from .deferred import defer, lowered_as_not_registered, lowered_as_registered
 from .dispatch import emit_dispatch, emit_winner, with_strides_of

@@ -28,8 +28,8 @@ import torch
 
 from .. import config
 from ..runtime.cache_dir_utils import cache_dir
-from .cache_key import content_digest, digest, Unhashable
 from .config_ranges import ConfigRecord
+from .content import content_digest, digest, Unhashable
 from .graph_text import graph_text, SymbolNames
 from .measure import Failure, Timing
 from .numerics import NotCompared

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 import torch
 
-from .cache_key import globals_read, is_library, names_in
+from .content import globals_read, is_library, names_in
 
 
 if TYPE_CHECKING:
