@@ -71,6 +71,14 @@ def through_sum(x, w):
     return (x.unsqueeze(-1) * w).sum(-2)
 
 
+def plus_one(x):
+    return x + 1
+
+
+def one_plus(x):
+    return 1 + x
+
+
 @contextlib.contextmanager
 def winner(choose):
     """Made-up times: ``choose(size)`` is the index of the best candidate."""
@@ -307,6 +315,51 @@ class TestDeferral(DeferredTestCase):
 
         with config.patch(defer_custom_op_choices=deferring):
             self.check(fn, self.x, sizes=(20, 100), choose=by_size)
+
+    def pooled(self, dim, autotune_in_subproc=False):
+        """
+        A choice by one of two dynamic dimensions; what is lowered behind settles the last.
+
+        Returns:
+            The code, and where all candidates ran.
+        """
+
+        def body(x: torch.Tensor) -> torch.Tensor:
+            return torch.from_numpy(x.numpy() + 1)
+
+        op = define_op(body, torch.empty_like)
+        configs = [CustomOpRangeConfig("x", dim, RANGES, [plus_one, one_plus])]
+        register_custom_op_autotuning(op, configs=configs)
+
+        def fn(x):
+            return torch.nn.functional.adaptive_avg_pool2d(op(x).sin(), (2, 2))
+
+        x = torch.randn(20, 1, 4, 6)
+        torch._dynamo.mark_dynamic(x, 0)
+        torch._dynamo.maybe_mark_dynamic(x, 3)
+        with (
+            winner(by_size) as points,
+            config.patch(autotune_in_subproc=autotune_in_subproc),
+        ):
+            compiled = torch.compile(fn)
+            result, (code, *_) = run_and_get_code(compiled, x)
+        self.assertEqual(result, fn(x))
+        with torch._dynamo.config.patch(error_on_recompile=True):
+            y = torch.randn(100, 1, 4, 6)
+            self.assertEqual(compiled(y), fn(y))
+        return code, points
+
+    def test_a_size_is_settled_behind_the_call(self):
+        """Modules of candidates were generated with its symbol, and are given its value."""
+        code, points = self.pooled(dim=0, autotune_in_subproc=True)
+        self.assertEqual(len({tuple(who) for _, who in points}), 1)
+        self.assertLessEqual({0, 1}, {*points[0][1]})
+        self.assertIn("if s", code)
+
+    def test_the_dispatch_dimension_is_settled_behind_the_call(self):
+        code, points = self.pooled(dim=3)
+        self.assertLessEqual({0, 1}, {*points[0][1]})
+        self.assertNotIn("size_branch", code)
 
 
 class TestResultsThatAreViews(DeferredTestCase):

@@ -494,8 +494,8 @@ class TestCompiled(OpTestCase):
         x, weight = torch.randn(20, 8), torch.randn(5, 4)
         torch._dynamo.mark_dynamic(x, 0)
         self.assertEqual(torch.compile(model)(x, weight), model(x, weight))
-        # s0 rows of 8 are 2 * s0 rows of 4: 102 is what is nearest to 101. In the first
-        # range 34 is not measured, but called at, for it is no multiple of 32.
+        # s0 rows of 8 are 2 * s0 rows of 4: 102 is what is nearest to 101. Where nobody is
+        # timed comes last: 34, which is no multiple of 32, and ends of ranges.
         self.assertExpectedInline(
             "\n".join(map(str, seen)),
             """\
@@ -506,6 +506,12 @@ class TestCompiled(OpTestCase):
 ((1000, 4), (4, 1))
 ((4, 5), (1, 4))
 ((34, 4), (4, 1))
+((4, 5), (1, 4))
+((4, 4), (4, 1))
+((4, 5), (1, 4))
+((62, 4), (4, 1))
+((4, 5), (1, 4))
+((64, 4), (4, 1))
 ((4, 5), (1, 4))""",
         )
 

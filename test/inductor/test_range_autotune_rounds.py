@@ -31,7 +31,7 @@ class TestCallsAhead(TestCase):
             if len(calls) == 2:
                 raise ValueError("not this one")
 
-        module = types.SimpleNamespace(call=call)
+        module = types.SimpleNamespace(call=call, symbols=())
         module.load = lambda: module
         tuning = types.SimpleNamespace(
             name="op",
@@ -43,7 +43,7 @@ class TestCallsAhead(TestCase):
         )
         with mock.patch.object(rounds, "_too_large", return_value=None):
             search = types.SimpleNamespace(call=lambda module, run: run())
-            call = rounds._caller(tuning, (0, "point"), inputs, search)
+            call = rounds._caller(tuning, (0, SizePoint(1, {})), inputs, search)
         return call, calls, inputs
 
     def test_each_gets_the_same_inputs(self):
@@ -88,7 +88,9 @@ class TestSettleOnConfigs(TestCase):
 
         modules = {}
         for index in range(len(undecided)):
-            modules[index] = types.SimpleNamespace(call=lambda args: args[0])
+            modules[index] = types.SimpleNamespace(
+                call=lambda args: args[0], symbols=()
+            )
             modules[index].load = lambda index=index: modules[index]
         search = mock.Mock()
         search.is_undecided = lambda m: undecided[list(modules.values()).index(m)]
@@ -134,7 +136,7 @@ class TestConfigsOfWinners(TestCase):
 
         def module(index):
             loaded = types.SimpleNamespace(
-                index=index, call=calls.setdefault(index, []).extend
+                index=index, call=calls.setdefault(index, []).extend, symbols=()
             )
             loaded.load = lambda: loaded
             return loaded

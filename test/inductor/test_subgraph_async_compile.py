@@ -438,7 +438,7 @@ class TestOffered(PrecompileTestCase):
     @parametrize("affected", (False, True))
     def test_triton_in_this_process_not_on_affected_pythons(self, affected):
         self.affected(affected)
-        module = SubgraphModule(V.graph, "k = async_compile.triton('k', '')", ())
+        module = SubgraphModule(V.graph, "k = async_compile.triton('k', '')", (), ())
         with (
             mock.patch.object(subgraph, "generate_module", lambda *_: module),
             config.patch(compile_threads=1),

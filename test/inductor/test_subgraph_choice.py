@@ -571,7 +571,7 @@ class TestModule(ChoiceTestCase):
         self.assertEqual({id(m) for m in loaded}, {id(module.load())})
 
     def test_an_error_is_raised_for_every_caller(self):
-        module = SubgraphModule(V.graph, "raise RuntimeError('no compiler')", ())
+        module = SubgraphModule(V.graph, "raise RuntimeError('no compiler')", (), ())
         errors = in_threads(module.load)
         self.assertEqual({type(e) for e in errors}, {RuntimeError})
         with self.assertRaisesRegex(RuntimeError, "no compiler"):
@@ -579,7 +579,7 @@ class TestModule(ChoiceTestCase):
         self.assertEqual(counters["inductor"]["subgraph_module_loads"], 1)
 
     def test_an_interrupt_is_no_error_of_the_module(self):
-        module = SubgraphModule(V.graph, "", ())
+        module = SubgraphModule(V.graph, "", (), ())
         with mock.patch.object(module, "_load", side_effect=KeyboardInterrupt):
             self.assertRaises(KeyboardInterrupt, module.load)
         module.load()
@@ -588,7 +588,7 @@ class TestModule(ChoiceTestCase):
     def test_loads_under_the_config_it_was_made_under(self):
         seen = []
         with config.patch(realize_reads_threshold=7):
-            module = SubgraphModule(V.graph, "", ())
+            module = SubgraphModule(V.graph, "", (), ())
 
         def load(graph):
             seen.append(config.realize_reads_threshold)

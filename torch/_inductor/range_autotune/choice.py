@@ -8,7 +8,7 @@ from typing import Any, TYPE_CHECKING
 from .. import ir
 from ..runtime.benchmarking import benchmarker
 from .dispatch import emit_winner
-from .inputs import hint_point
+from .inputs import hint_point, values_of
 from .measure import Timing
 
 
@@ -48,9 +48,9 @@ class FusedChoiceCaller(ir.ChoiceCaller):
             out: not written; the compiled graph allocates its outputs.
         """
         source = self._tuning.source
-        values = hint_point(source.site).values
-        symbols = [values[symbol] for symbol in source.site.symbols()]
-        call = source.modules[self._index].load().call
+        module = source.modules[self._index]
+        symbols = values_of(module.symbols, hint_point(source.site).values)
+        call = module.load().call
         return benchmarker.benchmark(
             lambda: call([*symbols, *args]), device=source.device
         )

@@ -24,7 +24,7 @@ from .ranges import DimRange
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from .call_site import CallSite
     from .registration import InputGenFns
@@ -162,6 +162,11 @@ def concrete(expr: Any, values: Values) -> int:
     )
     rest = {symbol: hint(symbol) for symbol in known.free_symbols}
     return int(known.subs(rest))
+
+
+def values_of(symbols: Iterable[sympy.Symbol], values: Values) -> list[int]:
+    """Of symbols in order; also of those that have got a value of their own since."""
+    return [concrete(symbol, values) for symbol in symbols]
 
 
 def point_for_size(

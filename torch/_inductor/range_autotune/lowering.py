@@ -26,7 +26,8 @@ from .contract import CandidateError
 from .deferred import defer, lowered_as_not_registered, lowered_as_registered
 from .dispatch import emit_dispatch, emit_winner, with_strides_of
 from .graph_text import SymbolNames
-from .inputs import hint
+from .guards import replaced
+from .inputs import hint, size_bounds
 from .measure import choose_winners
 from .ranges import DimRange, fill_gaps, Segment
 from .recall import recall
@@ -267,6 +268,8 @@ def emit(
     tuning: Tuning, winners: Sequence[Segment[Winner]], realized: bool = False
 ) -> list[ir.TensorBox]:
     """Lowers the winner, or the dispatch among several; see ``emit_winner``."""
+    if tuning.size is not None:  # more may be known of it than when it was lowered
+        winners = _over_possible_sizes(winners, size_bounds(replaced(tuning.size)))
     table = [Segment(s.sizes, _to_emit(tuning, s.winner)) for s in winners]
     if len(table) == 1:
         winner = table[0].winner

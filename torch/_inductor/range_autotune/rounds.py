@@ -22,7 +22,7 @@ from .conclusions import (
     reject_failures,
 )
 from .config_ranges import ConfigRecord
-from .inputs import make_inputs, may_hold, SizePoint
+from .inputs import make_inputs, may_hold, SizePoint, values_of
 from .integer_division import check_divisors
 from .kernel_configs import ConfigSearch
 from .limits import call_within, is_out_of_memory, time_limit_s
@@ -112,7 +112,7 @@ def _measure_point(
     Those that fail are out of the range.
 
     Args:
-        inputs: candidates' arguments; empty if they are still to be made.
+        inputs: in place of the call site's; empty if they are still to be made.
     """
     reason = _too_large(tuning, point)
     if reason:
@@ -172,7 +172,7 @@ def _why_op_does_not_run(tuning: Tuning, point: SizePoint) -> str | None:
     calls = [call_of_candidate(FALLBACK, call) for call in site.calls]
 
     def call() -> None:
-        site.run(_leaves(tuning, point), *calls)
+        site.run(_inputs(tuning, point), *calls)
         synchronize(tuning.device)
 
     try:
@@ -223,7 +223,7 @@ def _runners(
     if tuning.device.type == "cpu" and not tuning.ranks:
         _reject_where_divisors_are_zero(tuning, competing, inputs)
     runners = {
-        index: _runner(module, inputs)
+        index: _runner(module, point, inputs)
         for index, module in tuning.modules.items()
         if tuning.competes(index, competing)
     }
@@ -240,8 +240,7 @@ def _restorer(tuning: Tuning, inputs: Sequence[Any]) -> Callable[[], None]:
     become, candidates would soon be measured on infinities, or on numbers too small for a
     CPU to be fast with.
     """
-    first = len(tuning.site.symbols())
-    updated = [inputs[first + at] for at in tuning.site.updated]
+    updated = [inputs[at] for at in tuning.site.updated]
     kept = [tensor.clone() for tensor in updated]
 
     def restore() -> None:
@@ -255,10 +254,9 @@ def _reject_where_divisors_are_zero(
     tuning: Tuning, competing: Round, inputs: Sequence[Any]
 ) -> None:
     """Takes out candidates that would end the process."""
-    given = inputs[len(tuning.site.symbols()) :]
     for index in [i for i in tuning.modules if tuning.competes(i, competing)]:
         try:
-            check_divisors(tuning.traced[index].graph, given, time_limit_s())
+            check_divisors(tuning.traced[index].graph, inputs, time_limit_s())
         except Exception as e:
             reason = (
                 f"it does not run: {one_line(e)}; integers are zeros unless input_gen_fns "
@@ -268,19 +266,17 @@ def _reject_where_divisors_are_zero(
 
 
 def _inputs(tuning: Tuning, point: SizePoint) -> list[Any]:
-    """The arguments of candidates' modules at a size: values of symbols, then inputs."""
-    symbol_values = [point.values[symbol] for symbol in tuning.site.symbols()]
-    return [*symbol_values, *_leaves(tuning, point)]
-
-
-def _leaves(tuning: Tuning, point: SizePoint) -> list[Any]:
     """What stands for the call site's inputs at a size."""
     gen_fns = tuning.registration.options.input_gen_fns
     return make_inputs(tuning.site, point, gen_fns)
 
 
-def _runner(module: SubgraphModule, arguments: Sequence[Any]) -> Callable[[], Any]:
+def _runner(
+    module: SubgraphModule, point: SizePoint, inputs: Sequence[Any]
+) -> Callable[[], Any]:
+    """One call of a candidate with a call site's inputs at a size."""
     call = module.load().call
+    arguments = [*values_of(module.symbols, point.values), *inputs]
     return lambda: call([*arguments])
 
 
@@ -298,7 +294,7 @@ def _caller(
     nor what is to be called by all ranks in step or in another process before.
 
     Args:
-        inputs: filled with the arguments at that place, before the first call.
+        inputs: filled with those at that place, before the first call.
         search: for the configs of their kernels.
     """
     number, point = first
@@ -326,7 +322,7 @@ def _call_ahead(
     def call() -> None:
         module = tuning.modules[index]
         inputs.extend(() if inputs else _inputs(tuning, point))
-        search.call(module.load(), _runner(module, inputs))
+        search.call(module.load(), _runner(module, point, inputs))
 
     try:
         call_within(time_limit_s(), "a call of it", call)
@@ -404,7 +400,7 @@ def _config_times(
     module = tuning.modules[index]
 
     def call() -> ConfigTimes:
-        run = _runner(module, _inputs(tuning, point))
+        run = _runner(module, point, _inputs(tuning, point))
         return search.times_with_each(module.load(), run)
 
     times = call_within(time_limit_s(), "a call of it", call)
@@ -453,7 +449,7 @@ def _without_neighbours(
     site, candidate = tuning.site, tuning.traced[index].candidate
 
     def compare() -> Comparison:
-        return find_mismatch_of_ops(candidate, site, _leaves(tuning, point))
+        return find_mismatch_of_ops(candidate, site, _inputs(tuning, point))
 
     try:
         return call_within(time_limit_s(), "a call of it", compare)

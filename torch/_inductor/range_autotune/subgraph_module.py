@@ -37,11 +37,13 @@ class SubgraphModule:
     thread may do it; it needs none of the handlers of the graph being compiled.
 
     The module's ``call`` takes one list: the values of the graph's symbols, then one
-    argument for each placeholder; it empties the list.
+    argument for each placeholder; it empties the list. Lowering the rest of the graph may
+    settle a symbol's value meanwhile: the module takes it all the same.
 
     Args:
         graph: lowered, with its code generated.
         source: the generated code.
+        symbols: those whose values ``call`` takes.
         conditions: on symbols, under which the code is valid.
 
     Attributes:
@@ -49,8 +51,13 @@ class SubgraphModule:
     """
 
     def __init__(
-        self, graph: GraphLowering, source: str, conditions: Sequence[sympy.Basic]
+        self,
+        graph: GraphLowering,
+        source: str,
+        symbols: Sequence[sympy.Symbol],
+        conditions: Sequence[sympy.Basic],
     ) -> None:
+        self.symbols = tuple(symbols)
         self.conditions = tuple(conditions)
         self.constants = {**graph.constants, **graph.torchbind_constants}
         self.source = source
@@ -135,4 +142,4 @@ def generate_module(
         tag(graph.operations, config_patches)
         code, _ = graph.codegen()
         output_code_log.debug("Benchmark code of %s:\n%s", name, code.value)
-        return SubgraphModule(graph, code.value, conditions)
+        return SubgraphModule(graph, code.value, symbols, conditions)

@@ -35,7 +35,7 @@ from torch._inductor.runtime.cache_dir_utils import cache_dir
 import torch
 
 from .. import config
-from .inputs import describe_inputs, TensorSpec
+from .inputs import describe_inputs, TensorSpec, values_of
 from .limits import is_out_of_memory, TookTooLong
 from .measure import Failure, failure_of
 
@@ -214,12 +214,11 @@ def try_in_process(
         MemoryError, ValueError: see ``describe_inputs``.
     """
     described = describe_inputs(site, point, input_gen_fns)
-    arguments = [point.values[symbol] for symbol in site.symbols()] + [
-        SentTensor.of(x) if isinstance(x, torch.Tensor) else x for x in described
-    ]
+    inputs = [SentTensor.of(x) if isinstance(x, torch.Tensor) else x for x in described]
     failures = {}
     for index, module in modules.items():
-        trial = make_trial(module, arguments)
+        numbers = values_of(module.symbols, point.values)
+        trial = make_trial(module, [*numbers, *inputs])
         failure = None if trial is None else PROCESS.try_one(trial, limit_s)
         if failure is not None:
             failures[index] = failure
