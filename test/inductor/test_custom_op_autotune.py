@@ -959,6 +959,21 @@ class TestFailingCandidates(AutotuneTestCase):
             """op: candidate 'limited' is left out in range [2048, inf): it does not run: RuntimeError: too large""",
         )
 
+    def test_a_size_without_memory_for_the_timer(self):
+        op = identity_op()
+        register_custom_op_autotuning(
+            op, configs=[CustomOpRangeConfig("x", 0, RANGES, [plus(1), plus(2)])]
+        )
+
+        def ms(size, index):
+            if size >= 1000:
+                raise torch.OutOfMemoryError("full")
+            return 1.0 if index == 0 else 2.0
+
+        with made_up_times(ms):
+            compiled = compile_at(op, ramp(128, 4))
+        self.assert_markers(compiled, {5: 1, 600: 1, 3000: 0})
+
     def sizes_called_at(self, fits):
         """
         With 128 and 600 named, of ranges up to 511 and 99999; what fits is the fastest.

@@ -2,11 +2,12 @@
 """What a call of an op was given, and each candidate as one symbolic graph or a reason."""
 
 import logging
+import types
 
 import sympy
 from range_autotune_testing import OpTestCase, SymbolicTestCase
 from torch._dynamo.utils import counters
-from torch._inductor.test_case import run_tests
+from torch._inductor.test_case import run_tests, TestCase
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
@@ -24,7 +25,7 @@ from torch._inductor.range_autotune.candidates import (
     trace_fallback,
     TracedCandidate,
 )
-from torch._inductor.range_autotune.contract import CandidateError
+from torch._inductor.range_autotune.contract import CandidateError, Outputs
 from torch._inductor.range_autotune.registration import Candidate
 
 
@@ -414,6 +415,16 @@ class TestCandidate(SiteTestCase):
             ),
             """output 1 has dtype torch.float16, the op's has torch.float32""",
         )
+
+
+class TestOutputs(TestCase):
+    def test_device(self):
+        def device_of(*names):
+            tensors = [types.SimpleNamespace(device=torch.device(n)) for n in names]
+            return Outputs(tuple(tensors), None, ()).device.type
+
+        self.assertEqual(device_of("cpu", "cpu"), "cpu")
+        self.assertEqual(device_of("cpu", "cuda", "cpu"), "cuda")  # MoE's counts
 
 
 class TestOneLine(OpTestCase):

@@ -13,8 +13,10 @@ import operator
 import os
 import re
 import tempfile
+import threading
 import time
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
 
 import torch.distributed as dist
@@ -43,6 +45,10 @@ def graph_calling(target, *args):
     graph = torch.fx.Graph()
     graph.call_function(target, (graph.placeholder("x"), *args))
     return torch.fx.GraphModule({}, graph)
+
+
+class Group:
+    """Stands for a default group of ranks."""
 
 
 class TestAgreement(TestCase):
@@ -76,13 +82,44 @@ class TestAgreement(TestCase):
     def test_a_rank_that_never_comes_is_named(self):
         store = dist.HashStore()
         store.set_timeout(datetime.timedelta(milliseconds=10))
-        c10d_module = collectives.dist.distributed_c10d
         with (
-            mock.patch.object(c10d_module, "_get_default_store", lambda: store),
-            mock.patch.object(collectives.dist, "get_rank", lambda: 0),
+            self.ranks_in_threads(store) as take_part,
             self.assertRaisesRegex(RuntimeError, r"Ranks \[1\] do not take part"),
         ):
-            collectives._gather("mine", (0, 1))
+            take_part(0, Group(), ["mine"])
+
+    @contextlib.contextmanager
+    def ranks_in_threads(self, store):
+        """
+        What makes exchanges as a rank in a default group, and returns their results: with
+        this store, whatever the group is.
+        """
+        here = threading.local()
+        c10d_module = collectives.dist.distributed_c10d
+
+        def take_part(rank, group, values):
+            here.rank, here.group = rank, group
+            return [collectives._gather(value, (0, 1)) for value in values]
+
+        with (
+            mock.patch.object(c10d_module, "_get_default_store", lambda: store),
+            mock.patch.object(c10d_module, "_get_default_group", lambda: here.group),
+            mock.patch.object(collectives.dist, "get_rank", lambda: here.rank),
+        ):
+            yield take_part
+
+    def test_ranks_that_form_a_group_anew(self):
+        """One of them may have begun anew, and the store may know of the last time."""
+        store = dist.HashStore()
+        store.set_timeout(datetime.timedelta(seconds=10))
+        with (
+            self.ranks_in_threads(store) as take_part,
+            ThreadPoolExecutor(2) as pool,
+        ):
+            for values in ((["a", "b"], ["c", "d"]), (["e"], ["f"])):
+                groups = [Group(), Group()]
+                found = [*pool.map(take_part, range(2), groups, values)]
+                self.assertEqual(found, [[*map(list, zip(*values))]] * 2)
 
     def test_only_what_every_rank_has(self):
         with self.gathered([0, 1, 2], [-1, 1, 2], [2, 1]):
@@ -111,8 +148,13 @@ class TestAgreement(TestCase):
             self.assertEqual(collectives.known_to_all_ranks([2], (0, 1)), [1])
 
     def test_topology(self):
-        self.addCleanup(collectives.topology.cache_clear)
-        with self.gathered("a", "b", "a", "b"):
+        exchanges = collectives._Exchanges("prefix")
+        with (
+            self.gathered("a", "b", "a", "b"),
+            mock.patch.object(collectives, "_exchanges_of", lambda ranks: exchanges),
+        ):
+            self.assertEqual(collectives.topology((4, 5, 6, 7)), (4, 5, 4, 5))
+        with mock.patch.object(collectives, "_exchanges_of", lambda ranks: exchanges):
             self.assertEqual(collectives.topology((4, 5, 6, 7)), (4, 5, 4, 5))
 
     def test_the_first_rank_decides_what_ranks_see_in_different_ways(self):
@@ -197,6 +239,13 @@ class TestAgreement(TestCase):
         self.assertEqual(given, [7])  # for 0.2 ms
         self.assertEqual([times[0], times[1]], [Timing(1.0), Timing(1.0)])
         self.assertAlmostEqual(times[2].ms, 9.0)
+
+    def test_a_rank_without_memory_for_the_timer_is_one_of_all_that_failed(self):
+        full = torch.OutOfMemoryError("full")
+        with mock.patch.object(collectives, "_samplers", side_effect=full):
+            _, times = self.in_step(0.1, 0.2)
+        failure = Failure("out of memory: OutOfMemoryError: full", may_pass=True)
+        self.assertEqual(times, {0: failure, 1: failure})
 
     def test_a_short_call_is_sampled_however_long_its_launch_took(self):
         _, times = self.in_step(0.1, 4.5)

@@ -582,6 +582,23 @@ class TestGpuSampler(TestCase):
         self.assertEqual(called(1.5, 600.0), 1)
         self.assertEqual(called(1.5, 0.5), 2)  # hidden the second time
 
+    def flush_buffer(self, free):
+        """The bytes of the one that is made while so many are free."""
+
+        def empty(size, **_):
+            if size > free:
+                raise torch.OutOfMemoryError("full")
+            return size
+
+        with mock.patch.object(torch, "empty", empty):
+            return measure.make_flush_buffer(torch.device("cuda"))
+
+    def test_little_memory_for_flushes(self):
+        sizes = [self.flush_buffer(mib * 2**20) // 2**20 for mib in (300, 200, 1)]
+        self.assertEqual(sizes, [256, 64, 1])
+        with self.assertRaises(torch.OutOfMemoryError):
+            self.flush_buffer(2**10)
+
     def test_a_hiccup_of_the_host(self):
         launches_ms = itertools.chain([0.1, 50.0], itertools.repeat(0.1))
 

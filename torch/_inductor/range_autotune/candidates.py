@@ -262,7 +262,7 @@ def trace_plain(site: CallSite, outputs: Outputs) -> TracedCandidate | None:
     Returns:
         None if there is no such thing.
     """
-    bodies = [plain_body(c.op, outputs.tensors[0].device) for c in site.calls]
+    bodies = [plain_body(c.op, outputs.device) for c in site.calls]
     calls = [
         functools.partial(_call, body, call.op)
         for body, call in zip(bodies, site.calls)

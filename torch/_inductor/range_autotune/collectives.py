@@ -7,15 +7,14 @@ before a candidate is run, and on times before a winner is chosen.
 
 from __future__ import annotations
 
-import collections
 import dataclasses
-import functools
 import math
 import pickle
 import re
 import socket
 import statistics
 import time
+import weakref
 from typing import Any, TYPE_CHECKING
 
 import torch.distributed as dist
@@ -28,10 +27,10 @@ from .. import config
 from ..utils import is_collective_op
 from .content import content_text, Unhashable
 from .measure import (
-    CACHE_BYTES,
     Failure,
     failure_of,
     keep_heap,
+    make_flush_buffer,
     synchronize,
     Timing,
     timing_of,
@@ -71,8 +70,6 @@ _COLLECTIVE = re.compile(
     r"c10d|symm_mem|torch\.distributed|'distributed'"
     r"|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all"
 )
-# Exchanges that were made, by who took part in them.
-_exchanges: collections.Counter[Ranks] = collections.Counter()
 
 
 def has_collective(graphs: Iterable[torch.fx.GraphModule]) -> bool:
@@ -187,10 +184,12 @@ def known_to_all_ranks(mine: Any, ranks: Ranks) -> Any:
     return None if None in of_ranks else of_ranks[0]
 
 
-@functools.cache
 def topology(ranks: Ranks) -> tuple[int, ...]:
     """For each of the ranks the first one on the same host; the same on every rank."""
-    hosts = _gather(socket.gethostname(), ranks)
+    exchanges = _exchanges_of(ranks)
+    if exchanges.hosts is None:
+        exchanges.hosts = _gather(socket.gethostname(), ranks)
+    hosts = exchanges.hosts
     return tuple(ranks[hosts.index(host)] for host in hosts)
 
 
@@ -229,13 +228,12 @@ def time_in_step(
     round_ms = (1 + calls) * sum(call.ms for call in running.values())
     rounds = min(_ROUNDS, max(_FEWEST_ROUNDS, int(_BUDGET_MS / max(round_ms, 1e-3))))
     flushes = _flushes_to_hide(max((c.launch_ms for c in running.values()), default=0))
-    samplers = dict.fromkeys(running, _sampler(device, flushes))
-    if with_host := running.keys() & {*calling_python}:
-        of_host = _sampler(device, flushes, with_host=True)
-        samplers.update(dict.fromkeys(with_host, of_host))
     sampled = {index: runners[index] for index in running}
-    samplers = {i: _restoring(sample, restore) for i, sample in samplers.items()}
-    samples = _take_samples(sampled, samplers, rounds, calls)
+    try:
+        samplers = _samplers(sampled, device, flushes, calling_python, restore)
+        samples = _take_samples(sampled, samplers, rounds, calls)
+    except Exception as e:  # the others wait for what comes of it
+        samples = dict.fromkeys(sampled, failure_of(e))
     return {**_roughly(first), **_merged(_gather(samples, ranks))}
 
 
@@ -330,6 +328,21 @@ def _take_samples(
     return {**samples}
 
 
+def _samplers(
+    indices: Iterable[int],
+    device: torch.device,
+    flushes: int,
+    calling_python: Collection[int],
+    restore: Callable[[], None],
+) -> dict[int, Sampler]:
+    """See ``time_in_step``; raises OutOfMemoryError."""
+    samplers = dict.fromkeys(indices, _sampler(device, flushes))
+    if with_host := samplers.keys() & {*calling_python}:
+        of_host = _sampler(device, flushes, with_host=True)
+        samplers.update(dict.fromkeys(with_host, of_host))
+    return {i: _restoring(sample, restore) for i, sample in samplers.items()}
+
+
 def _restoring(sampler: Sampler, restore: Callable[[], None]) -> Sampler:
     def sample(run: Runner, calls: int) -> float:
         restore()
@@ -370,7 +383,7 @@ def _sampler(device: torch.device, flushes: int, with_host: bool = False) -> Sam
     if device.type == "cpu":
         return _sample_on_cpu
     interface = get_interface_for_device(device.type)
-    flushed = torch.empty(CACHE_BYTES, dtype=torch.int8, device=device)
+    flushed = make_flush_buffer(device)
 
     def sample(run: Runner, calls: int) -> float:
         run()
@@ -401,6 +414,38 @@ def _host_ms(run: Runner) -> float:
     return (time.perf_counter() - start) * 1e3
 
 
+@dataclasses.dataclass
+class _Exchanges:
+    """
+    What ranks have exchanged with each other.
+
+    Args:
+        prefix: of their keys in the default group's store.
+    """
+
+    prefix: str
+    number: int = 0
+    hosts: list[str] | None = None
+
+
+# By the default group: where that is formed anew, with a peer that has begun anew, too, all
+# count from zero.
+_exchanges: weakref.WeakKeyDictionary[Any, dict[Ranks, _Exchanges]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def _exchanges_of(ranks: Ranks) -> _Exchanges:
+    """Those since the default group was formed; its store may be that of one before."""
+    known = _exchanges.setdefault(dist.distributed_c10d._get_default_group(), {})
+    if ranks not in known:
+        prefix = f"custom_op_autotuning/{','.join(map(str, ranks))}"
+        store = dist.distributed_c10d._get_default_store()
+        times_formed = (store.add(f"{prefix}/members", 1) - 1) // len(ranks)
+        known[ranks] = _Exchanges(f"{prefix}/{times_formed}")
+    return known[ranks]
+
+
 def _gather(value: Any, ranks: Ranks) -> list[Any]:
     """
     One value from each of the ranks, in their order.
@@ -413,9 +458,9 @@ def _gather(value: Any, ranks: Ranks) -> list[Any]:
         RuntimeError: if a rank does not take part within the group's timeout.
     """
     store = dist.distributed_c10d._get_default_store()
-    number = _exchanges[ranks]
-    _exchanges[ranks] += 1
-    prefix = f"custom_op_autotuning/{','.join(map(str, ranks))}/{number}"
+    exchanges = _exchanges_of(ranks)
+    prefix = f"{exchanges.prefix}/{exchanges.number}"
+    exchanges.number += 1
     store.set(f"{prefix}/{dist.get_rank()}", pickle.dumps(value).hex())
     keys = [f"{prefix}/{rank}" for rank in ranks]
     try:

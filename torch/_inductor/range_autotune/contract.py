@@ -18,7 +18,7 @@ from .write_ops import stands_for_write
 
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from torch.utils import _pytree as pytree
 
@@ -41,6 +41,17 @@ class Outputs:
     tensors: tuple[torch.Tensor, ...]
     spec: pytree.TreeSpec
     of_ops: tuple[tuple[torch.Tensor, ...], ...]
+
+    @property
+    def device(self) -> torch.device:
+        """Where they are computed: on an accelerator if one of them is there."""
+        return main_device(tensor.device for tensor in self.tensors)
+
+
+def main_device(devices: Iterable[torch.device]) -> torch.device:
+    """The first that is no CPU; of CPUs alone the first."""
+    first, *rest = devices
+    return next((d for d in (first, *rest) if d.type != "cpu"), first)
 
 
 def output_values(graph: torch.fx.GraphModule) -> list[Any]:

@@ -501,7 +501,8 @@ def _check_memory(site: CallSite, values: Values) -> None:
 def _free_bytes(device: torch.device) -> int | None:
     """None where it cannot be known."""
     if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + kept  # for tensors like these
     if device.type == "cpu" and _MEMORY_INFO.exists():
         lines = _MEMORY_INFO.read_text().splitlines()
         fields = dict(line.split(":") for line in lines)

@@ -57,8 +57,9 @@ _NOISE_LIMIT = 0.06
 _MOST_FLUSHES = 8
 # For one sample: behind 1, 2, 4 and 8 flushes, and once more.
 _MOST_CALLS = 5
-# Larger than the last-level cache of any GPU as yet.
-CACHE_BYTES = 256 * 2**20
+# Larger than the last-level cache of any GPU as yet; and what will do where that is not free.
+_FLUSH_BYTES = 256 * 2**20
+_FEWEST_FLUSH_BYTES = 2**20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -312,6 +313,22 @@ def _sample_on_cpu(run: Runner) -> float:
             return elapsed_ms / calls
 
 
+def make_flush_buffer(device: torch.device) -> torch.Tensor:
+    """
+    What flushes a GPU's caches as it is written to: of 256 MiB, or of what is left of them.
+
+    Raises OutOfMemoryError where nothing is.
+    """
+    size = _FLUSH_BYTES
+    while True:
+        try:
+            return torch.empty(size, dtype=torch.int8, device=device)
+        except torch.OutOfMemoryError:
+            if size <= _FEWEST_FLUSH_BYTES:
+                raise
+            size //= 4
+
+
 class GpuSampler:
     """
     One call behind cache flushes that take longer than the call's launch.
@@ -323,7 +340,7 @@ class GpuSampler:
 
     def __init__(self, device: torch.device) -> None:
         self._interface = get_interface_for_device(device.type)
-        self._flushed = torch.empty(CACHE_BYTES, dtype=torch.int8, device=device)
+        self._flushed = make_flush_buffer(device)
         self._flushes = 1
 
     def __call__(self, run: Runner) -> float:

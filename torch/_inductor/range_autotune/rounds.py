@@ -116,7 +116,7 @@ def _measure_point(
     """
     reason = _too_large(tuning, point)
     if reason:
-        log.info("%s: size %s is not measured: %s", tuning.name, point.size, reason)
+        _tell_not_measured(tuning, point, reason)
     mine, restore = (
         ({}, _nothing) if reason else _runners(tuning, competing, point, inputs)
     )
@@ -133,12 +133,23 @@ def _measure_point(
         runners.pop(index, None)
     if not tuning.fallback_competes:
         runners.pop(FALLBACK_INDEX, None)
+    try:
+        timed = _times(tuning, runners, restore)
+    except Exception as e:  # the timer needs some, too
+        if not is_out_of_memory(e):
+            raise
+        _tell_not_measured(tuning, point, one_line(e))
+        return Entry()
     times: Times = {
         index: result.of("it does not run") if isinstance(result, Failure) else result
-        for index, result in _times(tuning, runners, restore).items()
+        for index, result in timed.items()
     }
     reject_failures(tuning, competing, times)
     return Entry(times, comparisons)
+
+
+def _tell_not_measured(tuning: Tuning, point: SizePoint, reason: str) -> None:
+    log.info("%s: size %s is not measured: %s", tuning.name, point.size, reason)
 
 
 def _called(
@@ -216,9 +227,7 @@ def _runners(
     except Exception as e:
         if not is_out_of_memory(e):
             raise
-        log.info(
-            "%s: size %s is not measured: %s", tuning.name, point.size, one_line(e)
-        )
+        _tell_not_measured(tuning, point, one_line(e))
         return {}, _nothing
     if tuning.device.type == "cpu" and not tuning.ranks:
         _reject_where_divisors_are_zero(tuning, competing, inputs)

@@ -19,6 +19,7 @@ from ..codegen.wrapper import EnterSubgraphLine, ExitSubgraphLine
 from ..graph import SubgraphLowering
 from ..utils import is_cudagraph_unsafe_op
 from ..virtualized import V
+from .contract import main_device
 from .known_sizes import emitting
 
 
@@ -192,7 +193,7 @@ class SizeDispatch(ir.ExternKernel):
         ]
         super().__init__(
             name=None,
-            layout=ir.MultiOutputLayout(device=devices[0]),
+            layout=ir.MultiOutputLayout(device=main_device(devices)),
             inputs=self.unwrap_storage(tensors),
             constant_args=(size, *numbers),
         )

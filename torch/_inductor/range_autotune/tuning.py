@@ -161,7 +161,7 @@ class Tuning:
     @property
     def device(self) -> torch.device:
         """Where candidates run."""
-        return self.outputs.tensors[0].device
+        return self.outputs.device
 
     @property
     def fallback_competes(self) -> bool:
