@@ -48,7 +48,7 @@ from .region_writes import (
 
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     import torch
 
@@ -87,13 +87,13 @@ def find_region(call: torch.fx.Node, taken: set[torch.fx.Node]) -> SubgraphBound
     if not can_have_neighbours(call):
         return SubgraphBoundaryInfo(registration_of_call(call), (call,), (call,))
     order = {node: i for i, node in enumerate(call.graph.nodes)}
-    calls, members = _with_epilogue(call, taken)
+    calls, members = _with_epilogue(call, taken, order)
     if "prologue" in fusion_types():
         epilogue = {*members}
         _add_producers(members, calls, taken, order)
         producers = members.keys() - epilogue
         if any(is_write(user) for producer in producers for user in producer.users):
-            calls, members = _with_epilogue(call, taken, producers)
+            calls, members = _with_epilogue(call, taken, order, producers)
             _add_producers(members, calls, taken, order)
     views = views_of_written(members)
     nodes = sorted({*members, *(views or ())}, key=order.__getitem__)
@@ -113,12 +113,14 @@ def find_region(call: torch.fx.Node, taken: set[torch.fx.Node]) -> SubgraphBound
 def _with_epilogue(
     call: torch.fx.Node,
     taken: set[torch.fx.Node],
+    order: Mapping[torch.fx.Node, int],
     producers: Collection[torch.fx.Node] = (),
 ) -> tuple[list[torch.fx.Node], dict[torch.fx.Node, int]]:
     """
     The call and the work on its result, as far as it is pointwise or such a call again.
 
     Args:
+        order: of the graph.
         producers: in front of the call, of what may be written behind it.
 
     Returns:
@@ -127,8 +129,11 @@ def _with_epilogue(
     calls, members = [call], {call: 0}
     # Nodes outside that depend on the region: what reads them cannot be inside.
     behind: set[torch.fx.Node] = set()
+    # Nothing behind it reads the region or the producers.
+    read_by = [user for node in (call, *producers) for user in node.users]
+    last = max((order[user] for user in read_by), default=0)
     node = call.next
-    while node.op != "output" and not _is_full(members, node):
+    while order[node] <= last and node.op != "output" and not _is_full(members, node):
         writes = node not in taken and can_follow_as_write(
             node, members, behind, producers
         )
@@ -148,6 +153,8 @@ def _with_epilogue(
             members[node] = steps
         elif reads:
             behind.add(node)
+        if node in members:
+            last = max([last, *(order[user] for user in node.users)])
         node = node.next
     for node in reversed([*members]):
         if not _belongs_at_end(node, calls, members):
@@ -220,8 +227,10 @@ def _add_producers(
     passed: set[torch.fx.Node] = set()
     inputs = {*taken, *(node for call in calls for node in made_by_user(call))}
     inputs |= places_of_writes(members)
+    # Nothing in front of it is read in the region.
+    first = min((order[read] for read in _read_by(members)), default=len(order))
     node = max(members, key=order.__getitem__)
-    while node.op != "root" and len(members) < _MOST_NODES:
+    while order.get(node, -1) >= first and len(members) < _MOST_NODES:
         if node not in members:
             memory = memory_written(node)
             if memory is None or (memory and order[node] < order[calls[0]]):
@@ -240,11 +249,18 @@ def _add_producers(
             )
             if joins:
                 members[node] = steps
+                first = min([first, *(order[read] for read in _read_by([node]))])
                 # There have to be such places at each size that is measured.
                 inputs |= {index for index, _ in indexed(node)}
             if leads_in or (inside and not joins):
                 before.add(node)
         node = node.prev
+
+
+def _read_by(nodes: Iterable[torch.fx.Node]) -> list[torch.fx.Node]:
+    """What nodes read that is computed in the graph."""
+    inputs = (read for node in nodes for read in node.all_input_nodes)
+    return [read for read in inputs if read.op == "call_function"]
 
 
 def _without_views_of_inputs(
