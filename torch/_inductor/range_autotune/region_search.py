@@ -130,8 +130,7 @@ def _with_epilogue(
     # Nodes outside that depend on the region: what reads them cannot be inside.
     behind: set[torch.fx.Node] = set()
     # Nothing behind it reads the region or the producers.
-    read_by = [user for node in (call, *producers) for user in node.users]
-    last = max((order[user] for user in read_by), default=0)
+    last = _last_reader([call, *producers], order)
     node = call.next
     while order[node] <= last and node.op != "output" and not _is_full(members, node):
         writes = node not in taken and can_follow_as_write(
@@ -154,12 +153,26 @@ def _with_epilogue(
         elif reads:
             behind.add(node)
         if node in members:
-            last = max([last, *(order[user] for user in node.users)])
+            last = max(last, _last_reader([node], order))
         node = node.next
+    _drop_better_outside(calls, members)
+    return calls, members
+
+
+def _drop_better_outside(
+    calls: Sequence[torch.fx.Node], members: dict[torch.fx.Node, int]
+) -> None:
     for node in reversed([*members]):
         if not _belongs_at_end(node, calls, members):
             del members[node]
-    return calls, members
+
+
+def _last_reader(
+    nodes: Iterable[torch.fx.Node], order: Mapping[torch.fx.Node, int]
+) -> int:
+    """The place of the last node that reads any of them."""
+    readers_of = (user for node in nodes for user in node.users)
+    return max((order[user] for user in readers_of), default=0)
 
 
 def _ends_region(
