@@ -6,6 +6,7 @@ compile there are, the result is right on both sides of each boundary, in one co
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import math
@@ -301,6 +302,56 @@ class TestSizesOfZeroAndNone(UsesTestCase):
             for size, marker in ((2, 1), (511, 1), (512, 2), (3000, 0)):
                 expected = ramp(3000)[:size] + marker
                 self.assertEqual(compiled(ramp(3000), torch.tensor(size)), expected)
+
+    def test_dtype_that_is_a_default(self):
+        def fn(x: torch.Tensor, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+            return x.to(dtype)
+
+        op = define_op(fn, lambda x, dtype=torch.bfloat16: x.to(dtype))
+        given = []
+
+        def impl(x, dtype):
+            given.append(dtype)
+            return (x + 1).to(dtype)
+
+        register(op, impl, lambda x: (x + 2).to(torch.bfloat16))
+        with made_up_times(best_by_range):
+            compiled = compile_at(op, ramp(128, 2))
+        for size, marker in ((5, 1), (600, 2)):
+            x = ramp(size, 2)
+            self.assertEqual(compiled(x), (x + marker).to(torch.bfloat16))
+        self.assertEqual({*given}, {torch.bfloat16})
+
+    def test_conjugated_input(self):
+        """Which is a bit that says so."""
+
+        def fn(x: torch.Tensor) -> torch.Tensor:
+            return x.imag.clone()
+
+        op = define_op(fn, lambda x: torch.empty_like(x.real))
+        register(op, lambda x: x.imag * 1.0, include_fallback=False)
+        x = torch.complex(ramp(128, 2), ramp(128, 2))
+        for model, given in ((lambda x: op(x.conj()) * 2, x), (op, x.conj())):
+            self.assertEqual(compile_at(model, given)(given), model(given))
+
+    @torch._dynamo.config.patch(capture_scalar_outputs=True)
+    def test_size_that_is_what_data_leave_of_another(self):
+        op = identity_op()
+        register(op, plus(1), plus(2))
+
+        def fn(x, left):
+            start = left.item()
+            torch._check(start >= 0)
+            torch._check(start <= x.shape[0])
+            return op(x[start:])
+
+        # The hint of what is data is 128.
+        with made_up_times(best_by_range):
+            compiled = compile_at(fn, ramp(32), torch.tensor(10))
+        with no_recompile:
+            for start, marker in ((0, 0), (900, 0), (1000, 2), (2600, 1)):
+                expected = ramp(3000)[start:] + marker
+                self.assertEqual(compiled(ramp(3000), torch.tensor(start)), expected)
 
     @config.patch({"test_configs.force_custom_op_decomposition": True})
     def test_ops_that_are_made_of_each_other(self):
@@ -716,20 +767,58 @@ class TestFailures(AutotuneTestCase):
                 """op: candidate 'bad' is left out: it does not compile: RuntimeError: ptxas: too many registers""",
             )
 
-    def test_code_guards_on_a_size(self):
-        def bad(x):
-            return x.clone()
-
+    @contextlib.contextmanager
+    def guards_in_code_of(self, name):
+        """The code of candidates of some name guards on a size."""
         real = GraphLowering.codegen
 
         def codegen(graph):
-            if "bad" in (graph.name or ""):
+            if name in (graph.name or ""):
                 inputs = graph.graph_inputs.values()
                 (size,) = (value for value in inputs if isinstance(value, sympy.Symbol))
                 graph.sizevars.evaluate_expr(size < 1000)
             return real(graph)
 
         with mock.patch.object(GraphLowering, "codegen", codegen):
+            yield
+
+    def test_code_guards_on_a_size_in_a_region_that_cannot_be_smaller(self):
+        """It is one part where it falls apart, and equal to itself as it was."""
+        op = identity_op()
+
+        def bad(x):
+            return x.clone()
+
+        register(op, bad, lambda x: 1 * x, ranges=RANGES, name="op")
+        with (
+            self.guards_in_code_of("bad"),
+            self.assertLogs("torch._inductor.kernel.custom_op", logging.WARNING),
+        ):
+            compiled = compile_at(lambda x: op(x + 1) * 3, ramp(128, 4))
+        self.assert_like_eager(lambda x: (x + 1) * 3, compiled, lambda n: (ramp(n, 4),))
+
+    def test_code_of_a_view_of_the_size(self):
+        """A stride says how many rows there are, of more than one; nobody asks."""
+        op = identity_op()
+        ranges = CustomOpRangeConfig("x", 1, RANGES, [plus(1), plus(2)])
+        register_custom_op_autotuning(op, configs=[ranges])
+
+        def fn(x):
+            return op(x[:, : x.shape[1] // 2]) * 3
+
+        with made_up_times(best_by_range, dim=1):
+            compiled = compile_at(fn, ramp(2, 128, 2), dims=[(0, 1)])
+        self.assertEqual(counters["inductor"]["custom_op_candidates_left_out"], 0)
+        with no_recompile:
+            for size, marker in ((4, 1), (1023, 1), (1024, 2)):
+                x = ramp(2, size, 2)
+                self.assertEqual(compiled(x), (x[:, : size // 2] + marker) * 3)
+
+    def test_code_guards_on_a_size(self):
+        def bad(x):
+            return x.clone()
+
+        with self.guards_in_code_of("bad"):
             self.assertExpectedInline(
                 self.warning(bad),
                 """op: candidate 'bad' is left out: its code guards on a size: s0 < 1000 (x.shape[0] is s0)""",

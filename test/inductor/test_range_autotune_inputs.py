@@ -246,6 +246,35 @@ class TestPoint(SiteTestCase):
             point = point_for_size(site, rows, 1000, DimRange(512, math.inf))
         self.assertEqual(point.values, {**hints, rows: 1000, **expected})
 
+    def data(self, *conditions):
+        """A size that is data, with a hint of its own, and what is asserted of it."""
+        size = self.shape_env.create_unbacked_symint().node
+        for condition in (lambda u: sympy.Ge(u, 0), *conditions):
+            self.shape_env.guard_or_defer_runtime_assert(condition(size.expr), "")
+        return size.expr
+
+    def test_sizes_that_are_data_are_what_is_asserted_of_them(self):
+        """Rows that are prefilled, and the others of a batch."""
+        head = self.data(lambda u: sympy.Le(u, self.s0))
+        tail = self.s0 - head
+        site = self.site(x=self.tensor([head, 4]), y=self.tensor([tail, 4]))
+        point = hint_point(site, tail)
+        self.assertEqual(point.values, {self.s0: 100, head: 64})
+        self.assertEqual(point.size, 36)
+        for size, other in ((head, tail), (tail, head)):
+            point = point_for_size(site, size, 1000, DimRange(512, math.inf))
+            self.assertEqual(point.size, 1000)
+            self.assertGreaterEqual(concrete(other, point.values), 0)
+
+    def test_sizes_that_are_data_as_equations_have_them(self):
+        first, second = self.data(), self.data()
+        equation = SimpleNamespace(expr=sympy.Eq(first + second, 3 * self.s0))
+        asserted = {second: [equation]}
+        site = self.site(x=self.tensor([first, second, self.s0]))
+        with mock.patch.object(self.shape_env, "deferred_runtime_asserts", asserted):
+            values = hint_point(site).values
+        self.assertEqual(values[first] + values[second], 300)
+
     def test_no_other_follows(self):
         rows, other = self.symbol("rows", 32), self.symbol("bounded", 32, (2, 300))
         site = self.site(x=self.tensor([rows, other]))

@@ -12,9 +12,11 @@ from torch.testing._internal.common_utils import (
 
 import torch
 from torch._inductor.range_autotune.signatures import (
+    arguments_by_name,
     bind,
     check_callable_for,
     check_params,
+    default_of,
     implementation_name,
 )
 
@@ -158,6 +160,37 @@ class TestLeftOut(SignatureTestCase):
 
 
 @instantiate_parametrized_tests
+class TestKindsOfValues(OpTestCase):
+    def test_what_schemas_and_graphs_have_as_numbers(self):
+        op = self.define_op(
+            "f(Tensor x, ScalarType dtype=bfloat16, *, Layout layout=strided,"
+            " MemoryFormat like=contiguous_format, ScalarType? other=None, int n=1)"
+            " -> Tensor"
+        )
+        expected = {
+            "dtype": torch.bfloat16,
+            "layout": torch.strided,
+            "like": torch.contiguous_format,
+            "other": None,
+            "n": 1,
+        }
+        _, *arguments = op._schema.arguments
+        self.assertEqual({a.name: default_of(a) for a in arguments}, expected)
+        filled_in = {"layout": 0, "like": 2, "other": 6}
+        self.assertEqual(
+            arguments_by_name(op, ("X", 15), filled_in),
+            {
+                "x": "X",
+                "dtype": torch.bfloat16,
+                "layout": torch.strided,
+                "like": torch.channels_last,
+                "other": torch.float32,
+            },
+        )
+        given = {"other": torch.half}
+        self.assertEqual(arguments_by_name(op, ("X",), given), {"x": "X", **given})
+
+
 class TestKindsOfParameters(SignatureTestCase):
     def test_positional_only(self):
         def impl(a, b, scale, /):

@@ -16,15 +16,21 @@ from ..utils import convert_shape_to_inductor
 from ..virtualized import V
 from .graph_text import graph_text, node_numbers, SymbolNames, value_text
 from .guards import replaced
+from .node_kinds import is_conjugated
 from .region_places import places_given
 from .region_writes import updated_inputs, written_outputs
-from .signatures import arguments_by_name
+from .signatures import arguments_by_name, default_of
 
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from .registration import DispatchDim
+
+
+CONJUGATED = (
+    "it reads what is conjugated only as it is read, which Inductor's IR does not tell"
+)
 
 
 class NotTunable(Exception):
@@ -136,7 +142,7 @@ class CallSite:
         arguments = {
             argument.name: pytree.tree_map(
                 to_slot,
-                named.get(argument.name, argument.default_value),
+                named.get(argument.name, default_of(argument)),
                 is_leaf=lambda x: isinstance(x, ir.IRNode),
             )
             for argument in schema
@@ -158,6 +164,8 @@ class CallSite:
             NotTunable: for an input that no benchmark can be given.
         """
         placeholders = body.find_nodes(op="placeholder")
+        if any(map(is_conjugated, placeholders)):
+            raise NotTunable(CONJUGATED)
         read_by_ops = {node for call in calls for node in call.all_input_nodes}
         leaves = tuple(
             _normalize_leaf(
@@ -349,7 +357,7 @@ def _arguments_in(
     named = arguments_by_name(op, call.args, call.kwargs)
     return {
         argument.name: pytree.tree_map(
-            stand_in, named.get(argument.name, argument.default_value)
+            stand_in, named.get(argument.name, default_of(argument))
         )
         for argument in op._schema.arguments
     }

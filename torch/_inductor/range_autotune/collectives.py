@@ -36,7 +36,7 @@ from .measure import (
     timing_of,
 )
 from .numerics import NotCompared
-from .signatures import argument_names
+from .signatures import argument_names, arguments_by_name
 
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def _group_name(node: torch.fx.Node) -> str | None:
     op = node.target
     if not isinstance(op, torch._ops.OpOverload):
         return None
-    given = {**dict(zip(argument_names(op), node.args)), **node.kwargs}
+    given = arguments_by_name(op, node.args, node.kwargs)
     name = given.get("group_name")
     return name if isinstance(name, str) else None
 

@@ -9,11 +9,13 @@ and concrete where they are ints.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import pathlib
 from typing import Any, TYPE_CHECKING, TypeVar
 
 import sympy
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils._python_dispatch import _disable_current_modes
 
 import torch
@@ -24,7 +26,7 @@ from .ranges import DimRange
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from .call_site import CallSite
     from .registration import InputGenFns
@@ -145,8 +147,8 @@ def _finite(bound: Any, otherwise: Any) -> Any:
 
 
 def hint_point(site: CallSite, size: sympy.Expr | None = None) -> SizePoint:
-    """The size that the model was compiled with."""
-    values = {symbol: hint(symbol) for symbol in site.symbols()}
+    """The size that the model was compiled with; of sizes that are data, one that may be."""
+    values = _as_asserted(site, {symbol: hint(symbol) for symbol in site.symbols()})
     return SizePoint(None if size is None else concrete(size, values), values)
 
 
@@ -162,6 +164,66 @@ def concrete(expr: Any, values: Values) -> int:
     )
     rest = {symbol: hint(symbol) for symbol in known.free_symbols}
     return int(known.subs(rest))
+
+
+def _as_asserted(site: CallSite, values: Values) -> Values:
+    """
+    With sizes that are data at what is asserted of them and of those with hints, if there
+    are such values near enough: solutions of equations, or hints halved or doubled.
+    """
+    data = [symbol for symbol in values if free_unbacked_symbols(symbol)]
+    if not data:
+        return values
+    not_negative = [sympy.Ge(expr, 0) for expr in site.exprs()]
+    conditions = [*_conditions(), *not_negative]
+    for halvings in range(max(values[s] for s in data).bit_length() + 1):
+        halved = {symbol: values[symbol] >> halvings for symbol in data}
+        found = _met(conditions, {**values, **halved}, data)
+        if found is not None:
+            return found
+    return values
+
+
+def _met(
+    conditions: Sequence[sympy.Basic], values: Values, changing: Sequence[sympy.Symbol]
+) -> Values | None:
+    """Values that meet conditions, with some symbols changed one by one; None if not found."""
+    met = {**values}
+    settled = values.keys() - {*changing}
+    for symbol in changing:
+        settled |= {symbol}
+        mine = [
+            condition
+            for condition in conditions
+            if symbol in condition.free_symbols
+            and condition.free_symbols & values.keys() <= settled
+        ]
+        for value in _solutions_or_doubled(mine, symbol, met):
+            met[symbol] = value
+            if all(may_hold(condition, met) for condition in mine):
+                break
+        else:
+            return None
+    return met
+
+
+def _solutions_or_doubled(
+    conditions: Sequence[sympy.Basic], symbol: sympy.Symbol, values: Values
+) -> list[int]:
+    """Within its bounds: solutions of equations, what is nearest to its value, that doubled."""
+    equations = [c for c in conditions if isinstance(c, sympy.Eq)]
+    solutions = [_solution(equation, symbol, values) for equation in equations]
+    bounds = size_bounds(symbol)
+    nearest = int(min(max(values[symbol], bounds.start), bounds.last))
+    doubled = [nearest << n for n in range(_LARGEST_SYMBOL.bit_length())]
+    return [v for v in (*solutions, *doubled) if v is not None and v in bounds]
+
+
+def _conditions() -> list[sympy.Basic]:
+    """What sizes have to meet: guards, and what is asserted of sizes that are data."""
+    shape_env = V.graph.sizevars.shape_env
+    asserted = itertools.chain(*shape_env.deferred_runtime_asserts.values())
+    return [replaced(known.expr) for known in (*shape_env.guards, *asserted)]
 
 
 def values_of(symbols: Iterable[sympy.Symbol], values: Values) -> list[int]:
@@ -238,18 +300,18 @@ def _point_by_symbol(
         values = {**hints, symbol: value}
         if (got := concrete(size, values)) not in within:
             continue
-        if _guards_hold(values):
+        if _conditions_hold(values):
             return SizePoint(got, values)
         if len(refused) < _NEIGHBOURS_CHANGED:
             refused.append(values)
             values = _solved(values, symbol)
-            if (got := concrete(size, values)) in within and _guards_hold(values):
+            if (got := concrete(size, values)) in within and _conditions_hold(values):
                 return SizePoint(got, values)
     for factor in _FACTORS_RAISED:
         for values in refused:
             raised = _raised(values, symbol, factor)
             got = concrete(size, raised)
-            if got in within and _guards_hold(raised):
+            if got in within and _conditions_hold(raised):
                 return SizePoint(got, raised)
     return None
 
@@ -257,8 +319,7 @@ def _point_by_symbol(
 def _solved(values: Values, symbol: sympy.Symbol) -> Values:
     """With other symbols at the least that makes equations with one hold, one by one."""
     solved, settled = {**values}, {symbol}
-    guards = V.graph.sizevars.shape_env.guards
-    for equation in [replaced(guard.expr) for guard in guards]:
+    for equation in _conditions():
         if not isinstance(equation, sympy.Eq) or may_hold(equation, solved):
             continue
         symbols = equation.free_symbols
@@ -301,9 +362,9 @@ def _raised(values: Values, symbol: sympy.Symbol, factor: int) -> Values:
     """
     least = factor * values[symbol]
     others: set[Any] = set()
-    for guard in V.graph.sizevars.shape_env.guards:
-        symbols = replaced(guard.expr).free_symbols
-        if symbol in symbols and not may_hold(guard.expr, values):
+    for condition in _conditions():
+        symbols = condition.free_symbols
+        if symbol in symbols and not may_hold(condition, values):
             others |= symbols - {symbol}
     raised = {
         other: max(value, least)
@@ -348,10 +409,9 @@ def _smallest_reaching(
     return low
 
 
-def _guards_hold(values: Values) -> bool:
+def _conditions_hold(values: Values) -> bool:
     """Whether the sizes would run the compiled code, as far as they decide that."""
-    guards = V.graph.sizevars.shape_env.guards
-    return all(may_hold(guard.expr, values) for guard in guards)
+    return all(may_hold(condition, values) for condition in _conditions())
 
 
 def may_hold(condition: sympy.Basic, values: Values) -> bool:

@@ -15,9 +15,10 @@ from torch.utils import _pytree as pytree
 import torch
 
 from .. import config, ir
-from ..codegen.subgraph import inline_subgraph_to_ir_nodes
+from ..codegen.subgraph import copied, inline_subgraph_to_ir_nodes
+from ..virtualized import V
 from . import compiling
-from .call_site import CallSite, NotTunable
+from .call_site import CallSite, CONJUGATED, NotTunable
 from .candidates import FALLBACK_INDEX, one_line
 from .collectives import has_collective
 from .config_ranges import Winner, with_configs
@@ -29,6 +30,7 @@ from .graph_text import SymbolNames
 from .guards import replaced
 from .inputs import hint, size_bounds
 from .measure import choose_winners
+from .node_kinds import is_conjugated
 from .ranges import DimRange, fill_gaps, Segment
 from .recall import recall
 from .regions import form_regions
@@ -65,6 +67,8 @@ def lower_call(
             tensor lacks, a bad config from a generator.
     """
     try:
+        if any(map(is_conjugated, V.graph.current_node.all_input_nodes)):
+            raise NotTunable(CONJUGATED)
         site = CallSite.from_call(registration.op, args, kwargs)
         return _tune(registration, site)
     except (NotTunable, CandidateError) as e:
@@ -96,9 +100,10 @@ def lower_region(
     """
 
     def lower_in_parts(given: Sequence[Any]) -> list[Any]:
+        parts = copied(body)  # equal calls are still compared with the region as it is
         if wide:
-            form_regions(body, wide=False)
-        return inline_subgraph_to_ir_nodes(body, list(given), registration.name)
+            form_regions(parts, wide=False)
+        return inline_subgraph_to_ir_nodes(parts, list(given), registration.name)
 
     result = None
     for call in calls:

@@ -271,3 +271,9 @@ def readers(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
             yield from readers(user)
         else:
             yield user
+
+
+def is_conjugated(node: torch.fx.Node) -> bool:
+    """Whether a value is conjugated, or negated, by a bit: who reads it is to do it."""
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and (value.is_conj() or value.is_neg())

@@ -49,7 +49,7 @@ def in_order(
     numbered = [(i, point) for i, row in enumerate(points) for point in row]
     if tuning.size is None:
         return numbered
-    here = hint_point(tuning.site, tuning.size).size or 1
+    here = max(hint_point(tuning.site, tuning.size).size or 1, 1)
     if tuning.ranks:
         here = as_on_first_rank(here, tuning.ranks)
 

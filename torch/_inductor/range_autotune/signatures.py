@@ -21,6 +21,16 @@ _POSITIONAL = (
     inspect.Parameter.POSITIONAL_ONLY,
     inspect.Parameter.POSITIONAL_OR_KEYWORD,
 )
+# By number, as in c10's enumerations.
+_KINDS = {
+    "Layout": (torch.strided, torch.sparse_coo, torch.sparse_csr),
+    "MemoryFormat": (
+        torch.contiguous_format,
+        torch.preserve_format,
+        torch.channels_last,
+        torch.channels_last_3d,
+    ),
+}
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -36,8 +46,13 @@ def implementation_name(fn: Callable[..., Any]) -> str:
 def arguments_by_name(
     op: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What an op is called with, without the defaults."""
-    return {**dict(zip(argument_names(op), args)), **kwargs}
+    """What an op is called with, without the defaults, as Python has it."""
+    given = {**dict(zip(argument_names(op), args)), **kwargs}
+    return {
+        argument.name: _in_python(argument, given[argument.name])
+        for argument in op._schema.arguments
+        if argument.name in given
+    }
 
 
 def argument_names(op: torch._ops.OpOverload) -> list[str]:
@@ -70,8 +85,26 @@ def _schema_parameter(argument: torch._C.Argument) -> inspect.Parameter:
     return inspect.Parameter(
         argument.name,
         kind.KEYWORD_ONLY if argument.kwarg_only else kind.POSITIONAL_OR_KEYWORD,
-        default=argument.default_value if argument.has_default_value() else kind.empty,
+        default=default_of(argument) if argument.has_default_value() else kind.empty,
     )
+
+
+def default_of(argument: torch._C.Argument) -> Any:
+    """An argument's default as Python has it; None where there is none."""
+    return _in_python(argument, argument.default_value)
+
+
+def _in_python(argument: torch._C.Argument, value: Any) -> Any:
+    """
+    An argument's value as a kernel in Python gets it: schemas, and graphs with their
+    defaults filled in, have integers for dtypes, layouts and memory formats.
+    """
+    if not isinstance(value, int):
+        return value
+    kind = str(argument.real_type).removeprefix("Optional[").removesuffix("]")
+    if kind == "ScalarType":
+        return torch.ops.aten.empty.memory_format([0], dtype=value, device="meta").dtype
+    return _KINDS[kind][value] if kind in _KINDS else value
 
 
 def check_params(
@@ -113,7 +146,7 @@ def check_callable_for(
         return
     schema = op._schema.arguments
     needed = [a for a in schema if not a.has_default_value()]
-    values = {a.name: a.default_value for a in schema} | {a.name: ... for a in needed}
+    values = {a.name: default_of(a) for a in schema} | {a.name: ... for a in needed}
     tensor_names = frozenset(a.name for a in needed if _may_hold_tensors(a))
     args, kwargs = bind(op, impl, values, tensor_names, params)
     try:
@@ -243,7 +276,7 @@ def _check_left_out(
     op: torch._ops.OpOverload, impl: Callable[..., Any], left: Mapping[str, Any]
 ) -> None:
     defaults = {
-        argument.name: argument.default_value
+        argument.name: default_of(argument)
         for argument in op._schema.arguments
         if argument.has_default_value()
     }
