@@ -163,6 +163,13 @@ class TestCheck(TestCase):
         self.assertEqual(len(warnings), 1)
         self.assertIn("op: candidate 'wrong': output 0 differs", warnings[0])
 
+    def test_warn_at_several_sizes(self):
+        _, warnings = self.result_and_warnings(
+            "several", dim_range=(2, 200), numerics_check="warn"
+        )
+        self.assertEqual(len(warnings), 1)
+        self.assertIn("at size", warnings[0])
+
     def test_off(self):
         _, warnings = self.result_and_warnings(2)
         self.assertEqual(warnings, [])

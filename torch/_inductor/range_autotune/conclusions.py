@@ -72,14 +72,16 @@ def judge(
 
 
 def _object_to(tuning: Tuning, index: int, reason: str) -> None:
-    """Takes a candidate out, or warns of it only."""
+    """Takes a candidate out, or warns of it only: at the first size, the others are logged."""
     if index not in tuning.traced:
         return
     if tuning.registration.options.numerics_check == "drop":
         tuning.reject(index, Failure(reason))
-    else:
-        name = tuning.traced[index].name
-        log.warning("%s: candidate '%s': %s", tuning.name, name, reason)
+        return
+    level = logging.INFO if index in tuning.doubted else logging.WARNING
+    tuning.doubted.add(index)
+    name = tuning.traced[index].name
+    log.log(level, "%s: candidate '%s': %s", tuning.name, name, reason)
 
 
 def reject_failures(tuning: Tuning, competing: Round, times: Times) -> None:

@@ -38,8 +38,8 @@ _lock = threading.RLock()
 _in_force: weakref.WeakKeyDictionary[TracingContext, Registrations] = (
     weakref.WeakKeyDictionary()
 )
-# By op: the compilations that lowered it.
-_compiled_with: dict[str, CompileIds] = {}
+# By identity: a compilation, and the ops that it lowered.
+_compiled: dict[int, tuple[CompileId, frozenset[str]]] = {}
 # Compilations whose code is to be dropped as soon as it is there.
 _stale: CompileIds = {}
 
@@ -100,7 +100,13 @@ def install(op: torch._ops.OpOverload, lowering: Callable[..., Any]) -> None:
 
     with _lock:
         user_lowerings[op] = lowering
-        stale = _compiled_with.pop(op.name(), {})
+        stale = {
+            key: compile_id
+            for key, (compile_id, ops) in _compiled.items()
+            if op.name() in ops
+        }
+        for key in stale:
+            del _compiled[key]
         _stale.update(stale)
     _drop(stale)
 
@@ -141,8 +147,9 @@ def _note_compiled(compile_id: CompileId, ops: Iterable[str]) -> None:
     in_force = registrations_in_force()
     with _lock:
         now = _registered_now()
+        _, before = _compiled.get(id(compile_id), (compile_id, frozenset()))
+        _compiled[id(compile_id)] = compile_id, before.union(ops)
         for op in ops:
-            _compiled_with.setdefault(op, {})[id(compile_id)] = compile_id
             if now.get(op) is not in_force.get(op):
                 _stale[id(compile_id)] = compile_id
 

@@ -45,7 +45,8 @@ def trace_candidates(tuning: Tuning) -> None:
 
 def _trace_in_each_range(tuning: Tuning, index: int, entered: Sequence[Round]) -> bool:
     """
-    In the place of a candidate that asks in which of its ranges a size is, one for each.
+    In the place of a candidate that asks in which of its ranges a size is, one for each,
+    numbered whatever comes of the others: ranks know them by that.
 
     Not of ops in a row, whose combinations are many as it is.
 
@@ -55,28 +56,28 @@ def _trace_in_each_range(tuning: Tuning, index: int, entered: Sequence[Round]) -
     if len(entered) < 2 or len(tuning.site.calls) > 1:
         return False
     candidate = tuning.contest.candidates[index]
-    traced: dict[DimRange, TracedCandidate] = {}
+    first = len(tuning.contest.candidates)
+    traced: dict[int, TracedCandidate] = {}
     refused: list[tuple[Rejection, DimRange]] = []
-    for competing in entered:
+    for number, competing in enumerate(entered, first):
         known = _known_of_size(tuning, [competing])
         result = trace_candidate(candidate, tuning.site, tuning.outputs, known)
         if isinstance(result, TracedCandidate):
-            traced[competing.possible] = result
+            traced[number] = result
         else:
             refused.append((result, competing.sizes))
     if not traced:
         return False
     for rejection, where in refused:
         tuning.warn(rejection, where)
-    for sizes, own in traced.items():
-        number = len(tuning.contest.candidates)
-        candidates = (*tuning.contest.candidates, candidate)
-        tuning.contest = dataclasses.replace(tuning.contest, candidates=candidates)
-        tuning.traced[number] = own
-        tuning.rounds = tuple(
-            r.with_candidate(number, index) if r.possible == sizes else r
-            for r in tuning.rounds
-        )
+    numbers = {competing: first + i for i, competing in enumerate(entered)}
+    candidates = (*tuning.contest.candidates, *([candidate] * len(entered)))
+    tuning.contest = dataclasses.replace(tuning.contest, candidates=candidates)
+    tuning.traced |= traced
+    tuning.rounds = tuple(
+        r.with_candidate(numbers[r], index) if numbers.get(r) in traced else r
+        for r in tuning.rounds
+    )
     return True
 
 

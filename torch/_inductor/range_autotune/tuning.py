@@ -108,6 +108,7 @@ class Tuning:
         variants: candidates that nobody asked for, by index: the index of what they vary.
         compared: whose results were compared with the op's, at one size at least.
         not_compared: whose were not, at a size, and why.
+        doubted: of whom the user was warned that their results differ.
         texts: of candidates, for the timing cache; None for those that it cannot know.
         points: with representative sizes of ranges, by range.
         measured: the times that the winners follow from, range by range.
@@ -140,6 +141,7 @@ class Tuning:
     variants: dict[int, int] = dataclasses.field(default_factory=dict)
     compared: set[int] = dataclasses.field(default_factory=set)
     not_compared: dict[int, str] = dataclasses.field(default_factory=dict)
+    doubted: set[int] = dataclasses.field(default_factory=set)
     texts: dict[int, str | None] = dataclasses.field(default_factory=dict)
     points: dict[DimRange, list[SizePoint]] = dataclasses.field(default_factory=dict)
     measured: list[RangeTimes] = dataclasses.field(default_factory=list)
