@@ -295,11 +295,6 @@ class TestSegments(TestCase):
 [64, inf): b""",
         )
 
-    def test_merge_by_what_counts_as_the_same(self):
-        segments = [Segment(DimRange(0, 8), "a"), Segment(DimRange(8, 9), "A")]
-        merged = merge_neighbours(segments, lambda a, b: a.lower() == b.lower())
-        self.assertExpectedInline(table(merged), """[0, 9): a""")
-
     def test_fill_gaps(self):
         segments = [Segment(DimRange(8, 16), "a"), Segment(DimRange(32, 64), "b")]
         self.assertExpectedInline(

@@ -592,6 +592,14 @@ class TestErrors(OpTestCase):
             """range_autotune_test.twice.default is decomposed before Inductor sees it, so that it is never tuned: it has a CompositeImplicitAutograd kernel. Register an op that it is made of, or call one of your own (torch.library.custom_op) in its place""",
         )
 
+    def test_a_switch_that_is_none(self):
+        self.assertExpectedInline(
+            self.refused(TypeError, include_fallback="no"),
+            """include_fallback of range_autotune_registration.scaled.default must be True or False, got 'no'""",
+        )
+        message = self.refused(TypeError, benchmark_with_cudagraphs=None)
+        self.assertIn("benchmark_with_cudagraphs of", message)
+
     def test_no_representative_sizes(self):
         self.assertExpectedInline(
             self.refused(ValueError, representative_sizes=[]),

@@ -14,7 +14,7 @@ from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
 )
-from torch.utils._sympy.functions import FloorDiv
+from torch.utils._sympy.functions import FloorDiv, Mod
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
 
@@ -26,6 +26,7 @@ from torch._inductor.range_autotune.rounded_sizes import holds
 
 
 S, T = sympy.symbols("s t", integer=True, positive=True)
+BLOCKS = FloorDiv(S + 15, 16)
 RELATIONS = (sympy.Le, sympy.Lt, sympy.Ge, sympy.Gt, sympy.Eq, sympy.Ne)
 integers = st.integers(-20, 20)
 
@@ -52,6 +53,8 @@ class TestHolds(TestCase):
             S - FloorDiv(S, 2) >= 1,
             FloorDiv(FloorDiv(S, 4) + 1, 2) <= S,
             FloorDiv(T, 16) < 7,
+            sympy.Ne(Mod(BLOCKS, 16 * BLOCKS), 0),
+            Mod(BLOCKS, 2 * BLOCKS) <= S,
             sympy.Ne(FloorDiv(S, 3) + FloorDiv(T, 3), -1, evaluate=False),
         ),
     )
@@ -69,6 +72,8 @@ class TestHolds(TestCase):
         "condition",
         (
             FloorDiv(S, 16) < 3,
+            sympy.Ne(Mod(FloorDiv(S, 16), 16 * FloorDiv(S, 16)), 0),
+            sympy.Ne(Mod(BLOCKS, 16 * BLOCKS + 1), 0),
             16 * FloorDiv(S, 16) < S,
             FloorDiv(S, T) <= S,
             S * FloorDiv(S, 2) <= S,

@@ -27,6 +27,7 @@ from torch._inductor.range_autotune.registration import (
     check_not_mutating,
     check_numerics_check,
     check_representative_sizes,
+    check_switch,
     Contest,
     is_tensor_argument,
     make_contest,
@@ -160,8 +161,10 @@ def register_custom_op_autotuning(
         options=TuningOptions(
             input_gen_fns=check_input_gen_fns(op, input_gen_fns),
             min_speedup_threshold=min_speedup_threshold,
-            benchmark_with_cudagraphs=benchmark_with_cudagraphs,
-            include_fallback=include_fallback,
+            benchmark_with_cudagraphs=check_switch(
+                op, "benchmark_with_cudagraphs", benchmark_with_cudagraphs
+            ),
+            include_fallback=check_switch(op, "include_fallback", include_fallback),
             unbounded_size=unbounded_size,
             representative_sizes=check_representative_sizes(op, representative_sizes),
             numerics_check=check_numerics_check(op, numerics_check),

@@ -14,7 +14,7 @@ from typing import Any, Generic, TYPE_CHECKING, TypeVar
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
 W = TypeVar("W")
 
@@ -187,10 +187,7 @@ class Segment(Generic[W]):
     winner: W
 
 
-def merge_neighbours(
-    segments: Iterable[Segment[W]],
-    same: Callable[[W, W], bool] = lambda a, b: a == b,
-) -> tuple[Segment[W], ...]:
+def merge_neighbours(segments: Iterable[Segment[W]]) -> tuple[Segment[W], ...]:
     """Joins segments that touch and have one winner. The segments come sorted."""
     merged: list[Segment[W]] = []
     for segment in segments:
@@ -198,7 +195,7 @@ def merge_neighbours(
         if (
             last is not None
             and last.sizes.end == segment.sizes.start
-            and same(last.winner, segment.winner)
+            and last.winner == segment.winner
         ):
             joined = DimRange(last.sizes.start, segment.sizes.end)
             merged[-1] = Segment(joined, last.winner)

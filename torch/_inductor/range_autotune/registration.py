@@ -457,6 +457,13 @@ def check_numerics_check(op: torch._ops.OpOverload, value: Any) -> NumericsCheck
     return value
 
 
+def check_switch(op: torch._ops.OpOverload, name: str, value: Any) -> bool:
+    """Raises TypeError if it is neither True nor False."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} of {op} must be True or False, got {value!r}")
+    return value
+
+
 def check_not_mutating(op: torch._ops.OpOverload) -> None:
     """Raises ValueError if the op writes to an argument: its benchmark would too."""
     written = [

@@ -1,8 +1,9 @@
 """
 What holds of sizes that are rounded or divided, whatever they are.
 
-An implementation that pads to whole blocks asks whether ``s <= 16 * ((s + 15) // 16)``, one
-that works on halves whether ``s // 2 <= s``. A shape environment adds a guard for either,
+An implementation that pads to whole blocks asks whether ``s <= 16 * ((s + 15) // 16)``, and
+whether that many are a multiple of 16 times as many; one that works on halves whether
+``s // 2 <= s``. A shape environment adds a guard for either,
 since it bounds a quotient apart from what is divided.
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import sympy
-from torch.utils._sympy.functions import CleanDiv, FloorDiv
+from torch.utils._sympy.functions import CleanDiv, FloorDiv, Mod
 
 
 if TYPE_CHECKING:
@@ -27,11 +28,25 @@ def holds(condition: sympy.Basic, shape_env: ShapeEnv) -> bool | None:
     if not (is_comparison and condition.has(FloorDiv)):
         return None
     difference = shape_env.replace(condition.lhs - condition.rhs)
+    difference = _without_own_remainders(difference, shape_env)
     bounds = _bounds_of_sum(*_without_quotients(difference), shape_env)
     if bounds is None or not difference.is_integer:
         return None
     low, high = bounds
     return _decided(type(condition), sympy.ceiling(low), sympy.floor(high))
+
+
+def _without_own_remainders(expr: sympy.Expr, shape_env: ShapeEnv) -> sympy.Expr:
+    """With ``x`` in place of each remainder of a positive ``x`` by twice ``x`` or more."""
+
+    def remainder(base: sympy.Expr, divisor: sympy.Expr) -> sympy.Expr:
+        factor = divisor / base
+        bounds = _bounds_of_sum(*_without_quotients(base), shape_env)
+        if factor.is_Integer and factor > 1 and bounds is not None and bounds[0] > 0:
+            return base
+        return Mod(base, divisor)
+
+    return expr.replace(Mod, remainder)
 
 
 def _without_quotients(
