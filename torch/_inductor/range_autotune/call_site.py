@@ -19,7 +19,7 @@ from .guards import replaced
 from .node_kinds import is_conjugated
 from .region_places import places_given
 from .region_writes import updated_inputs, written_outputs
-from .signatures import arguments_by_name, default_of
+from .signatures import all_arguments
 
 
 if TYPE_CHECKING:
@@ -137,15 +137,11 @@ class CallSite:
             inputs.append(leaf)
             return Slot(len(inputs) - 1)
 
-        schema = op._schema.arguments
-        named = arguments_by_name(op, args, kwargs)
         arguments = {
-            argument.name: pytree.tree_map(
-                to_slot,
-                named.get(argument.name, default_of(argument)),
-                is_leaf=lambda x: isinstance(x, ir.IRNode),
+            name: pytree.tree_map(
+                to_slot, value, is_leaf=lambda x: isinstance(x, ir.IRNode)
             )
-            for argument in schema
+            for name, value in all_arguments(op, args, kwargs).items()
         }
         if not any(isinstance(leaf, ir.TensorBox) for leaf in inputs):
             raise NotTunable("it has no tensor argument")
@@ -354,12 +350,9 @@ def _arguments_in(
 
     op = call.target
     assert isinstance(op, torch._ops.OpOverload)
-    named = arguments_by_name(op, call.args, call.kwargs)
     return {
-        argument.name: pytree.tree_map(
-            stand_in, named.get(argument.name, default_of(argument))
-        )
-        for argument in op._schema.arguments
+        name: pytree.tree_map(stand_in, value)
+        for name, value in all_arguments(op, call.args, call.kwargs).items()
     }
 
 

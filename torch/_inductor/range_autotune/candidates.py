@@ -310,10 +310,8 @@ def plain_body(
 
     definition = OPDEFS.get(op._schema.name)
     if definition is not None:
-        if definition._backend_fns.keys().isdisjoint((device.type, None)):
-            return None
         body = body_on(definition, device.type)
-        return body if may_be_traced(op, body) else None
+        return body if body and may_be_traced(op, body) else None
     if op in select_decomp_table() or (op in lowerings and op not in fallbacks):
         return op
     return None

@@ -35,8 +35,9 @@ from .measure import (
     Timing,
     timing_of,
 )
+from .node_kinds import arguments_of
 from .numerics import NotCompared
-from .signatures import argument_names, arguments_by_name
+from .signatures import argument_names
 
 
 if TYPE_CHECKING:
@@ -123,11 +124,7 @@ def ranks_of(graphs: Iterable[torch.fx.GraphModule]) -> Ranks:
 
 
 def _group_name(node: torch.fx.Node) -> str | None:
-    op = node.target
-    if not isinstance(op, torch._ops.OpOverload):
-        return None
-    given = arguments_by_name(op, node.args, node.kwargs)
-    name = given.get("group_name")
+    name = arguments_of(node).get("group_name")
     return name if isinstance(name, str) else None
 
 

@@ -200,7 +200,7 @@ def _met(
         ]
         for value in _solutions_or_doubled(mine, symbol, met):
             met[symbol] = value
-            if all(may_hold(condition, met) for condition in mine):
+            if _all_hold(mine, met):
                 break
         else:
             return None
@@ -220,7 +220,10 @@ def _solutions_or_doubled(
 
 
 def _conditions() -> list[sympy.Basic]:
-    """What sizes have to meet: guards, and what is asserted of sizes that are data."""
+    """
+    What sizes have to meet, in the symbols that are left: guards, and what is asserted of
+    sizes that are data.
+    """
     shape_env = V.graph.sizevars.shape_env
     asserted = itertools.chain(*shape_env.deferred_runtime_asserts.values())
     return [replaced(known.expr) for known in (*shape_env.guards, *asserted)]
@@ -295,32 +298,36 @@ def _point_by_symbol(
     conditions on both want them to be: as large as two halves of one, or no smaller, as a
     cache is than what is written to it.
     """
+    conditions = _conditions()
     refused: list[Values] = []
     for value in _values_near(symbol, size, wanted, hints):
         values = {**hints, symbol: value}
         if (got := concrete(size, values)) not in within:
             continue
-        if _conditions_hold(values):
+        if _all_hold(conditions, values):
             return SizePoint(got, values)
         if len(refused) < _NEIGHBOURS_CHANGED:
             refused.append(values)
-            values = _solved(values, symbol)
-            if (got := concrete(size, values)) in within and _conditions_hold(values):
+            values = _solved(conditions, values, symbol)
+            got = concrete(size, values)
+            if got in within and _all_hold(conditions, values):
                 return SizePoint(got, values)
     for factor in _FACTORS_RAISED:
         for values in refused:
-            raised = _raised(values, symbol, factor)
+            raised = _raised(conditions, values, symbol, factor)
             got = concrete(size, raised)
-            if got in within and _conditions_hold(raised):
+            if got in within and _all_hold(conditions, raised):
                 return SizePoint(got, raised)
     return None
 
 
-def _solved(values: Values, symbol: sympy.Symbol) -> Values:
+def _solved(
+    conditions: Sequence[sympy.Basic], values: Values, symbol: sympy.Symbol
+) -> Values:
     """With other symbols at the least that makes equations with one hold, one by one."""
     solved, settled = {**values}, {symbol}
-    for equation in _conditions():
-        if not isinstance(equation, sympy.Eq) or may_hold(equation, solved):
+    for equation in conditions:
+        if not isinstance(equation, sympy.Eq) or _may_hold(equation, solved):
             continue
         symbols = equation.free_symbols
         if symbols.isdisjoint(settled):
@@ -355,16 +362,21 @@ def _solution(equation: sympy.Eq, symbol: sympy.Symbol, values: Values) -> int |
     return low if at(low) == 0 else None
 
 
-def _raised(values: Values, symbol: sympy.Symbol, factor: int) -> Values:
+def _raised(
+    conditions: Sequence[sympy.Basic],
+    values: Values,
+    symbol: sympy.Symbol,
+    factor: int,
+) -> Values:
     """
     With other symbols at least so many times as large as one, where conditions on it and
     them do not hold.
     """
     least = factor * values[symbol]
     others: set[Any] = set()
-    for condition in _conditions():
+    for condition in conditions:
         symbols = condition.free_symbols
-        if symbol in symbols and not may_hold(condition, values):
+        if symbol in symbols and not _may_hold(condition, values):
             others |= symbols - {symbol}
     raised = {
         other: max(value, least)
@@ -409,15 +421,20 @@ def _smallest_reaching(
     return low
 
 
-def _conditions_hold(values: Values) -> bool:
-    """Whether the sizes would run the compiled code, as far as they decide that."""
-    return all(may_hold(condition, values) for condition in _conditions())
+def _all_hold(conditions: Iterable[sympy.Basic], values: Values) -> bool:
+    """Whether values make none of ``_conditions`` false."""
+    return all(_may_hold(condition, values) for condition in conditions)
 
 
 def may_hold(condition: sympy.Basic, values: Values) -> bool:
     """False only if the values make a condition on sizes false."""
+    return _may_hold(replaced(condition), values)
+
+
+def _may_hold(condition: sympy.Basic, values: Values) -> bool:
+    """See ``may_hold``, of one in the symbols that are left."""
     known = {symbol: sympy.Integer(value) for symbol, value in values.items()}
-    return replaced(condition).xreplace(known) is not sympy.false
+    return condition.xreplace(known) is not sympy.false
 
 
 def is_about_index_width(condition: sympy.Basic) -> bool:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def written_bodies(definition: CustomOpDef | None) -> dict[str | None, Any]:
     """
-    By kind of device; None is for all that have none of their own.
+    By kind of device; under None what those run that have none of their own.
 
     Args:
         definition: none where PyTorch knows no Python function of an op.
@@ -23,15 +23,20 @@ def written_bodies(definition: CustomOpDef | None) -> dict[str | None, Any]:
         return {}
     return {
         device: body_on(definition, device)
-        for device in sorted({*definition._backend_fns, None}, key=str)
+        for device in sorted(definition._backend_fns, key=str)
     }
 
 
-def body_on(definition: CustomOpDef, device: str | None) -> Callable[..., Any]:
-    """What computes the op on a kind of device while no kernel is registered or enabled anew."""
+def body_on(definition: CustomOpDef, device: str | None) -> Callable[..., Any] | None:
+    """
+    What computes the op on a kind of device while no kernel is registered or enabled anew;
+    None where nothing does.
+    """
     kernels = definition._backend_fns
     key = device if device in kernels else None
-    if key not in kernels or key in definition._disabled_kernel:
+    if key not in kernels:
+        return None
+    if key in definition._disabled_kernel:
         return definition._init_fn
     return _without_wrapper(kernels[key])
 

@@ -27,7 +27,7 @@ from .candidates import call_implementation, one_line, plain_body
 from .fusion_options import fusion_types
 from .limits import call_within, time_limit_s
 from .node_kinds import has_generated_code
-from .signatures import arguments_by_name, default_of
+from .signatures import all_arguments
 from .stale_code import registration_of
 
 
@@ -129,10 +129,9 @@ def _candidates_of(call: torch.fx.Node) -> Sequence[Candidate]:
 
 def _implementation_of(call: torch.fx.Node, candidate: Candidate) -> _Body:
     op, impl = _op_of(call), candidate.impl
-    defaults = {a.name: default_of(a) for a in op._schema.arguments}
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        values = {**defaults, **arguments_by_name(op, args, kwargs)}
+        values = all_arguments(op, args, kwargs)
         tensor_names = frozenset(n for n, value in values.items() if _has_tensor(value))
         return call_implementation(candidate, op, values, tensor_names)
 

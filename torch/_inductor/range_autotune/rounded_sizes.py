@@ -41,9 +41,10 @@ def _without_own_remainders(expr: sympy.Expr, shape_env: ShapeEnv) -> sympy.Expr
 
     def remainder(base: sympy.Expr, divisor: sympy.Expr) -> sympy.Expr:
         factor = divisor / base
-        bounds = _bounds_of_sum(*_without_quotients(base), shape_env)
-        if factor.is_Integer and factor > 1 and bounds is not None and bounds[0] > 0:
-            return base
+        if factor.is_Integer and factor > 1:
+            bounds = _bounds_of_sum(*_without_quotients(base), shape_env)
+            if bounds is not None and bounds[0] > 0:
+                return base
         return Mod(base, divisor)
 
     return expr.replace(Mod, remainder)

@@ -55,6 +55,14 @@ def arguments_by_name(
     }
 
 
+def all_arguments(
+    op: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What an op is called with, by name in its order, defaults included."""
+    given = arguments_by_name(op, args, kwargs)
+    return {a.name: given.get(a.name, default_of(a)) for a in op._schema.arguments}
+
+
 def argument_names(op: torch._ops.OpOverload) -> list[str]:
     """The op's parameters, in its order."""
     return [argument.name for argument in op._schema.arguments]
