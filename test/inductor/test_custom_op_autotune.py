@@ -87,9 +87,9 @@ def ramp(*shape: int) -> Tensor:
 
 
 @contextlib.contextmanager
-def made_up_times(ms: Callable[[int, int], float], dim: int = 0) -> Iterator[list[int]]:
+def made_up_times(ms: Callable[[int, int], Any], dim: int = 0) -> Iterator[list[int]]:
     """
-    Replaces timing: candidates are run once, and take ``ms(size, index)``.
+    Replaces timing: candidates are run once, and take ``ms(size, index)``, or fail with it.
 
     Yields:
         The sizes measured at, filled while the block runs.
@@ -100,7 +100,8 @@ def made_up_times(ms: Callable[[int, int], float], dim: int = 0) -> Iterator[lis
         times = {}
         for index, run in runners.items():
             size = run()[0].shape[dim]
-            times[index] = Timing(ms(size, index))
+            result = ms(size, index)
+            times[index] = result if isinstance(result, Failure) else Timing(result)
         sizes.append(size)
         return times
 
@@ -959,20 +960,43 @@ class TestFailingCandidates(AutotuneTestCase):
             """op: candidate 'limited' is left out in range [2048, inf): it does not run: RuntimeError: too large""",
         )
 
-    def test_a_size_without_memory_for_the_timer(self):
+    def winners_where_a_range_has_no_memory(self, at_2048):
+        """Of the first two ranges the first and the second candidate win; and the log."""
         op = identity_op()
-        register_custom_op_autotuning(
-            op, configs=[CustomOpRangeConfig("x", 0, RANGES, [plus(1), plus(2)])]
-        )
+        configs = [
+            CustomOpConfig(fn, tensor_name="x", dim_index=0, dim_range=sizes)
+            for fn, ranges in ((plus(1), RANGES), (plus(2), RANGES[:2]))
+            for sizes in ranges
+        ]
+        register_custom_op_autotuning(op, configs=configs)
 
         def ms(size, index):
-            if size >= 1000:
-                raise torch.OutOfMemoryError("full")
-            return 1.0 if index == 0 else 2.0
+            if size >= 2048:
+                return at_2048(index)
+            return 1.0 if index == (0 if size < 512 else 1) else 2.0
 
-        with made_up_times(ms):
+        with (
+            made_up_times(ms),
+            self.assertLogs("torch._inductor.kernel.custom_op", logging.INFO) as logs,
+        ):
             compiled = compile_at(op, ramp(128, 4))
-        self.assert_markers(compiled, {5: 1, 600: 1, 3000: 0})
+        return compiled, "\n".join(logs.output)
+
+    def test_a_range_without_memory_for_the_timer(self):
+        """Who wins next to it does not compete there; the next one further off does."""
+
+        def full(index):
+            raise torch.OutOfMemoryError("full")
+
+        compiled, text = self.winners_where_a_range_has_no_memory(full)
+        self.assert_markers(compiled, {5: 1, 600: 2, 3000: 1})
+        self.assertIn("as in range [512, 2048), for nothing could be measured", text)
+
+    def test_a_range_without_memory_for_anybody(self):
+        full = Failure("out of memory", may_pass=True)
+        compiled, text = self.winners_where_a_range_has_no_memory(lambda index: full)
+        self.assert_markers(compiled, {5: 1, 600: 2, 3000: 1})
+        self.assertNotIn("left out", text)
 
     def sizes_called_at(self, fits):
         """

@@ -107,6 +107,13 @@ class TestDimRange(TestCase):
             in_both = both is not None and size in both
             self.assertEqual(in_both, size in a and size in b)
 
+    @EXAMPLES
+    @given(dim_ranges(), dim_ranges())
+    def test_gap_is_what_lies_between(self, a, b):
+        self.assertEqual(a.gap_to(b), b.gap_to(a))
+        low, high = min(a.end, b.end), max(a.start, b.start)
+        self.assertEqual(a.gap_to(b), 0 if a.overlaps(b) else high - low)
+
 
 @instantiate_parametrized_tests
 class TestParsing(TestCase):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
 from typing import TYPE_CHECKING
@@ -113,11 +114,30 @@ def conclude(
         within = measure_within(tuning.site, tuning.size, times_at)
         cut_ranges.append((competing, cut(whole, rules, within)))
     _call_at_ends(tuning, points, entry_at)
-    tuning.measured = [
-        _of_those_in(tuning, competing, piece)
+    found = [
+        (competing, _of_those_in(tuning, competing, piece))
         for competing, pieces in cut_ranges
         for piece in pieces
     ]
+    measured = [row for _, row in found if row.at]
+    tuning.measured = [
+        row if row.at else _with_loan(tuning, competing, row, measured)
+        for competing, row in found
+    ]
+
+
+def _with_loan(
+    tuning: Tuning, competing: Round, row: RangeTimes, measured: Sequence[RangeTimes]
+) -> RangeTimes:
+    """
+    A range that could not be measured with the times of the nearest one that was: who is
+    good there is the best guess where all sizes take more memory than is free.
+    """
+    for lender in sorted(measured, key=lambda m: m.sizes.gap_to(row.sizes)):
+        lent = _of_those_in(tuning, competing, lender)
+        if lent.at:
+            return dataclasses.replace(lent, sizes=row.sizes, lender=lender.sizes)
+    return row
 
 
 def _call_at_ends(

@@ -91,6 +91,11 @@ class Failure:
     may_pass: bool = False
     everywhere: bool = False
 
+    @property
+    def lacks_memory(self) -> bool:
+        """Whether less memory was free than a call takes."""
+        return self.may_pass and not self.everywhere
+
     def of(self, what: str) -> Failure:
         """The same, saying what failed."""
         return dataclasses.replace(self, reason=f"{what}: {self.reason}")
@@ -387,10 +392,16 @@ class GpuSampler:
 
 @dataclasses.dataclass(frozen=True)
 class RangeTimes:
-    """What was measured in one range: the times of candidates by concrete size."""
+    """
+    What was measured in one range: the times of candidates by concrete size.
+
+    Args:
+        lender: the range that was measured instead, if nothing could be in this one.
+    """
 
     sizes: DimRange
     at: Mapping[int | None, Times]
+    lender: DimRange | None = None
 
 
 @dataclasses.dataclass(frozen=True)

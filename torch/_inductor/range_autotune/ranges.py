@@ -74,6 +74,10 @@ class DimRange:
             return None
         return DimRange(max(self.start, other.start), min(self.end, other.end))
 
+    def gap_to(self, other: DimRange) -> int | float:
+        """How many sizes lie between the two."""
+        return max(other.start - self.end, self.start - other.end, 0)
+
 
 ANY_SIZE = DimRange(0, math.inf)
 

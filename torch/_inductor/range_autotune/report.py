@@ -111,14 +111,7 @@ def log_winners(
     _log_cuts(tuning, measured)
     rows = [(r, _winner_in(winners, r.sizes)) for r in measured]
     for row, winner in rows:
-        timed = {index for times in row.at.values() for index in times}
-        log.info(
-            "Range %s: Selected implementation '%s' after benchmarking %d candidates",
-            row.sizes,
-            _candidate_name(tuning, winner),
-            len(timed),
-        )
-        _log_times(tuning, row)
+        _log_choice(tuning, row, winner)
     if tuning.contest.table is None:
         return
     log.info("=== Range-based Autotuning Summary for %s ===", tuning.name)
@@ -158,6 +151,20 @@ def _log_cuts(tuning: Tuning, measured: Sequence[RangeTimes]) -> None:
 
 def _winner_in(winners: Sequence[Segment[int]], sizes: DimRange) -> int:
     return next(s.winner for s in winners if s.sizes.overlaps(sizes))
+
+
+def _log_choice(tuning: Tuning, row: RangeTimes, winner: int) -> None:
+    """Of one range, and the times that it follows from; loans are told once."""
+    timed = {index for times in row.at.values() for index in times}
+    how = (
+        f"as in range {row.lender}, for nothing could be measured"
+        if row.lender
+        else f"after benchmarking {len(timed)} candidates"
+    )
+    name = _candidate_name(tuning, winner)
+    log.info("Range %s: Selected implementation '%s' %s", row.sizes, name, how)
+    if not row.lender:
+        _log_times(tuning, row)
 
 
 def _log_times(tuning: Tuning, row: RangeTimes) -> None:

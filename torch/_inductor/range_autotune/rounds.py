@@ -140,12 +140,19 @@ def _measure_point(
             raise
         _tell_not_measured(tuning, point, one_line(e))
         return Entry()
+    if FALLBACK_INDEX in timed and all(map(_lacks_memory, timed.values())):
+        _tell_not_measured(tuning, point, "there is no memory for a call of anybody")
+        return Entry()
     times: Times = {
         index: result.of("it does not run") if isinstance(result, Failure) else result
         for index, result in timed.items()
     }
     reject_failures(tuning, competing, times)
     return Entry(times, comparisons)
+
+
+def _lacks_memory(result: Timing | Failure) -> bool:
+    return isinstance(result, Failure) and result.lacks_memory
 
 
 def _tell_not_measured(tuning: Tuning, point: SizePoint, reason: str) -> None:
