@@ -37,6 +37,7 @@ from torch._inductor.range_autotune.measure import Timing
 
 
 DEVICE = GPU_TYPE if HAS_GPU else "cpu"
+W = torch.eye(4, device=DEVICE)
 
 
 class TestBranches(SymbolicTestCase):
@@ -67,8 +68,8 @@ def forward(self, symbol_s0, input_0, input_1):
 _numbers = itertools.count()
 
 
-def tuned_op(ranges, config_patches=None):
-    """An identity, with an implementation for each range that adds its marker."""
+def tuned_op(ranges, config_patches=None, work=lambda x: x):
+    """An identity, with an implementation for each range that works and adds its marker."""
 
     def fn(x: torch.Tensor) -> torch.Tensor:
         return x.clone()
@@ -78,7 +79,7 @@ def tuned_op(ranges, config_patches=None):
 
     def implementation(marker):
         return CustomOpConfig(
-            lambda x: x + marker,
+            lambda x: work(x) + marker,
             config_patches=config_patches,
         )
 
@@ -115,6 +116,22 @@ def body_of_call(code):
     for new, old in enumerate(dict.fromkeys(branches)):
         body = body.replace(f"{old}(", f"size_branch_{new}(")
     return re.sub(r"\bs\d+\b", "s0", body)
+
+
+def peak_bytes(call):
+    """The most that a call has allocated at once."""
+    if HAS_GPU:
+        device = torch.get_device_module(GPU_TYPE)
+        before = device.memory_allocated()
+        device.reset_peak_memory_stats()
+        call()
+        return device.max_memory_allocated() - before
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
+        call()
+    events = profile.profiler.kineto_results.events()
+    changes = [event.nbytes() for event in events if event.name() == "[memory]"]
+    return max(itertools.accumulate(changes))
 
 
 def guards_on_sizes(shape_env):
@@ -293,6 +310,20 @@ return (buf0, )""",
         self.assertIn(f"del {unread}\n", body[first:last])
         x = torch.randn(7, 4, device=DEVICE)
         self.assertEqual(compiled(x), (x @ x.T @ x - 1).sum(0))
+
+    @parametrize("cpp_wrapper", (False, True))
+    def test_peak_is_that_of_inlined_code(self, cpp_wrapper):
+        """
+        Of two products, as between others: the first one in front is of the size of the
+        last one, but free memory until then; that of the second one, within.
+        """
+        ranges = [(0, 10), (10, math.inf)]
+        op = tuned_op(ranges, work=lambda x: x @ W @ W)
+        with config.patch(cpp_wrapper=cpp_wrapper):
+            compiled, *_ = self.compile(lambda x: op(x @ W @ W) @ W, ranges)
+            x = torch.randn(500, 4, device=DEVICE)
+            peak = peak_bytes(lambda: compiled(x))
+        self.assertLess(peak, 2.5 * x.nbytes)
 
     def test_fx_wrapper_runs_the_op_itself(self):
         op = tuned_op([(0, 10), (10, math.inf)])

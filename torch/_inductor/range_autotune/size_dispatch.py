@@ -15,7 +15,12 @@ from __future__ import annotations
 from typing import Any, TYPE_CHECKING
 
 from .. import config, ir
-from ..codegen.wrapper import EnterSubgraphLine, ExitSubgraphLine
+from ..codegen.wrapper import (
+    EnterSubgraphLine,
+    ExitSubgraphLine,
+    MemoryPlanningLine,
+    MemoryPlanningState,
+)
 from ..graph import SubgraphLowering
 from ..utils import is_cudagraph_unsafe_op
 from ..virtualized import V
@@ -45,9 +50,12 @@ class _BranchLowering(SubgraphLowering):
 
     Attributes:
         known: of the size wherever the branch runs.
+        handed_over: code of a branch that is written in place, which drops the variables
+            around it that nobody reads behind it; the branch's own hold what it reads.
     """
 
     known: KnownSize | None = None
+    handed_over: Sequence[str] = ()
 
     def codegen(self) -> Any:
         """Kernels and wrapper of a function."""
@@ -56,6 +64,8 @@ class _BranchLowering(SubgraphLowering):
 
     def codegen_subgraph(self, parent_graph: GraphLowering) -> None:
         """The same, written in place."""
+        for line in self.handed_over:
+            parent_graph.wrapper_code.writeline(line)
         with emitting(self.known):
             super().codegen_subgraph(parent_graph)
 
@@ -239,6 +249,7 @@ class SizeDispatch(ir.ExternKernel):
         operands = [self._argument(i) for i in range(len(self.operands))]
         names = [output.get_name() for output in self.outputs]
         run = _branch_writer(wrapper, self.get_name(), operands, names)
+        wrapper.writeline(_EndOfReuse(wrapper))
         self._codegen_tests(wrapper, size_tests(self.starts), run)
         for output in self.outputs:
             if output.get_name() in V.graph.removed_buffers:
@@ -337,15 +348,8 @@ def _branch_writer(
         operands: code for each.
         outputs: names of variables, not declared as yet.
     """
-    writer: Any = wrapper
-    if V.graph.cpp_wrapper:
-        for name in outputs:
-            wrapper.writeline(f"RAIIAtenTensorHandle {name};")
-        return lambda branch: writer.codegen_subgraph(branch, operands, outputs)
-    if V.graph.aot_mode:
-        return lambda branch: wrapper.codegen_subgraph_by_inlining(
-            branch, operands, outputs
-        )
+    if V.graph.cpp_wrapper or V.graph.aot_mode:
+        return _writer_in_place(wrapper, operands, outputs)
     wrapper.writeline(f"{dispatch}_args = [{', '.join(operands)}]")
     # The list holds them; the function that gets it frees them as early as it can.
     V.graph.scheduler.free_buffers()
@@ -357,6 +361,44 @@ def _branch_writer(
         wrapper.writeline(f"{results}{function}({dispatch}_args)")
 
     return call
+
+
+def _writer_in_place(
+    wrapper: PythonWrapperCodegen, operands: list[str], outputs: list[str]
+) -> BranchWriter:
+    """See ``_branch_writer``."""
+    writer: Any = wrapper
+    write = writer.codegen_subgraph_by_inlining
+    if V.graph.cpp_wrapper:
+        write = writer.codegen_subgraph
+        for name in outputs:
+            wrapper.writeline(f"RAIIAtenTensorHandle {name};")
+    written = len(wrapper.lines)
+    V.graph.scheduler.free_buffers()
+    freed: list[Any] = wrapper.lines[written:]
+    del wrapper.lines[written:]
+    lines = [wrapper.make_buffer_free(line.node) for line in freed]
+    handed_over = [line for line in lines if line]
+
+    def write_branch(branch: ir.Subgraph) -> None:
+        branch.graph.handed_over = handed_over  # type: ignore[union-attr]  # lowered
+        write(branch, operands, outputs)
+
+    return write_branch
+
+
+class _EndOfReuse(MemoryPlanningLine):
+    """
+    Frees what nobody has taken over by here.
+
+    A branch takes its memory from the allocator. What was kept over it, for a buffer that is
+    allocated behind it, would be missing there: a decoder's peak was one activation higher.
+    """
+
+    def plan(self, state: MemoryPlanningState) -> MemoryPlanningLine:
+        """Later lines find nothing that was freed before."""
+        state.reuse_pool.clear()
+        return self
 
 
 class _Output(ir.MultiOutput):
