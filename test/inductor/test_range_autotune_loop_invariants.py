@@ -2,6 +2,7 @@
 """Tests of ``torch._inductor.range_autotune.loop_invariants``: what loops need not repeat."""
 
 import re
+import unittest
 from types import SimpleNamespace
 from unittest import mock
 
@@ -18,7 +19,7 @@ from torch.testing._internal.common_utils import (
 from torch.utils._sympy.value_ranges import ValueRanges
 
 import torch
-from torch._inductor import config
+from torch._inductor import config, cpu_vec_isa
 from torch._inductor.kernel.custom_op import CustomOpConfig
 from torch._inductor.range_autotune import loop_invariants
 from torch._inductor.range_autotune.loop_invariants import _take
@@ -41,6 +42,11 @@ def loops_around(code, text):
         elif text in line:
             found.append([var for var in open_blocks if var])
     return found
+
+
+needs_vectors = unittest.skipUnless(
+    cpu_vec_isa.pick_vec_isa(), "loops over single numbers are left alone"
+)
 
 
 def scaled(x, scale):
@@ -159,6 +165,7 @@ class TestTakenLines(TestCase):
         self.check_stays([load], [(torch.float, True, self.ROOT[2])])
 
 
+@needs_vectors
 class TestLoops(TestCase):
     """Of graphs that are taken for one with an autotuned op."""
 
@@ -231,6 +238,7 @@ class TestLoops(TestCase):
 instantiate_parametrized_tests(TestLoops)
 
 
+@needs_vectors
 class TestAutotunedOp(OpTestCase):
     def test_a_norm_and_its_neighbours(self):
         def norm(x: torch.Tensor) -> torch.Tensor:
