@@ -251,7 +251,7 @@ def autotune_custom_op(
     """
     from torch._inductor.range_autotune import compiling
     from torch._inductor.range_autotune.lowering import decide, emit
-    from torch._inductor.range_autotune.tuning import prepare
+    from torch._inductor.range_autotune.preparing import prepare
 
     _check_decompositions(name, decompositions, inputs, non_tensor_args)
     patches = config_patches_list or [{} for _ in decompositions]

@@ -31,13 +31,14 @@ from .guards import replaced
 from .inputs import hint, size_bounds
 from .measure import choose_winners
 from .node_kinds import is_conjugated
+from .preparing import as_for, prepare
 from .ranges import DimRange, fill_gaps, Segment
 from .recall import recall
 from .regions import form_regions
 from .report import log_header, log_kernel_configs, log_winners
 from .rounds import measure_rounds
 from .stale_code import note_lowered
-from .tuning import as_for, known_tunings, outermost_graph, prepare, Tuning
+from .tuning import known_tunings, outermost_graph, Tuning
 
 
 if TYPE_CHECKING:

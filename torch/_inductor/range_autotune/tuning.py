@@ -7,39 +7,21 @@ import dataclasses
 import logging
 from typing import Any, TYPE_CHECKING
 
-import torch
-
 from .. import config
 from ..virtualized import V
 from .apart import fusion_speedup_threshold
-from .call_site import CallSite, NotTunable
 from .candidates import (
     APART,
-    at_site,
     FALLBACK,
     FALLBACK_INDEX,
     kind_of_variant,
-    one_line,
     PLAIN_INDEX,
     Rejection,
-    trace_fallback,
     TracedCandidate,
 )
-from .collectives import (
-    can_measure,
-    common_to_all_ranks,
-    has_collective,
-    ranks_of,
-    topology,
-)
-from .config_ranges import Winner
-from .inputs import size_bounds
 from .measure import ChoiceRules, Failure
-from .ranges import ANY_SIZE, DimRange, fill_gaps, merge_neighbours, Segment
-from .registration import Contest, make_contest, Registration
 from .report import warn_left_out
 from .timing_cache import candidate_text
-from .tracing import add_plain_lowering, add_variants, trace_candidates
 
 
 if TYPE_CHECKING:
@@ -47,13 +29,17 @@ if TYPE_CHECKING:
 
     import sympy
 
+    import torch
+
     from .. import ir
     from ..graph import GraphLowering
-    from .config_ranges import KernelConfigs
+    from .call_site import CallSite
+    from .config_ranges import KernelConfigs, Winner
     from .contract import Outputs
     from .inputs import SizePoint
     from .measure import RangeTimes
-    from .registration import Candidate
+    from .ranges import DimRange, Segment
+    from .registration import Candidate, Contest, Registration
     from .subgraph_module import SubgraphModule
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
@@ -332,146 +318,7 @@ def _told(graph: GraphLowering) -> set[tuple[str, str, str, DimRange | None]]:
     return vars(graph).setdefault(_TOLD, set())
 
 
-def prepare(registration: Registration, site: CallSite) -> Tuning:
-    """
-    Finds out who competes where, and traces each candidate once.
-
-    Raises:
-        ValueError: if the registration does not fit the call: a dimension that the
-            tensor lacks, a bad config from a generator.
-        NotTunable, CandidateError: if the call is to be lowered as if not registered.
-    """
-    if not _times_may_decide() and registration.options.include_fallback:
-        raise NotTunable("Inductor is to be deterministic, so that no times decide")
-    contest = registration.contest or _generated_contest(registration, site)
-    table = contest.table
-    size = None if table is None else site.size_of(table.dim)
-    if size is not None and size.free_symbols:
-        _check_can_dispatch()
-    bounds = ANY_SIZE if size is None else size_bounds(size)
-    rounds = _possible_rounds(contest, bounds)
-    fallback, outputs = trace_fallback(site)
-    tuning = Tuning(
-        registration, contest, site, outputs, size, bounds, rounds, traced={}
-    )
-    trace_candidates(tuning)
-    _agree_with_ranks(tuning, fallback)
-    if not _times_may_decide():
-        _decide_without_times(tuning)
-    elif tuning.traced:
-        if registration.options.include_fallback:
-            add_plain_lowering(tuning)
-        add_variants(tuning)
-    if tuning.traced:
-        tuning.traced[FALLBACK_INDEX] = fallback
-    return tuning
-
-
-def _times_may_decide() -> bool:
-    """Not where every run is to compute the same; torch's own setting implies Inductor's."""
-    return not (config.deterministic or config.batch_invariant)
-
-
-def _decide_without_times(tuning: Tuning) -> None:
-    """
-    The first candidate that competes in all ranges, where the op itself does not.
-
-    Raises:
-        NotTunable: if there is none.
-    """
-    for index, traced in tuning.traced.items():
-        if tuning.enters_all_rounds(index):
-            tuning.traced = {index: traced}
-            ranges = [Segment(r.possible, Winner(index)) for r in tuning.rounds]
-            tuning.winners = merge_neighbours(
-                fill_gaps(ranges, tuning.bounds, Winner(FALLBACK_INDEX))
-            )
-            return
-    tuning.tell()
-    raise NotTunable("no implementation is for all ranges, and no times decide")
-
-
-def _check_can_dispatch() -> None:
-    """Raises NotTunable where the wrapper cannot be given branches."""
-    if config.fx_wrapper:
-        raise NotTunable("the FX wrapper has no dispatch by a size")
-    if config.memory_planning and V.graph.cpp_wrapper:
-        # Pools that it declares in one branch are used behind it.
-        raise NotTunable("memory_planning knows no branches in C++")
-
-
-def _agree_with_ranks(tuning: Tuning, fallback: TracedCandidate) -> None:
-    """Finds the ranks to measure with; what one of them could not trace is out on all."""
-    if not can_measure():
-        return
-    graphs = [t.graph for t in (*tuning.traced.values(), fallback)]
-    if not (tuning.registration.mentions_collective or has_collective(graphs)):
-        return
-    tuning.ranks = ranks_of(graphs)
-    tuning.hosts = topology(tuning.ranks)
-    common = common_to_all_ranks(tuning.traced, tuning.ranks)
-    for index in tuning.traced.keys() - common:
-        tuning.reject(index, LEFT_OUT_ELSEWHERE)
-
-
-def as_for(first: Tuning, site: CallSite) -> Tuning | None:
-    """
-    What there is to decide at a call site that is equal up to the names of symbols.
-
-    No implementation is called again. None where candidates rely on what is known of the
-    first site's symbols only.
-    """
-    if site.exprs() == first.site.exprs() or not first.traced:
-        return dataclasses.replace(first, site=site, first=first.source)
-    try:
-        fallback, outputs = trace_fallback(site)
-        table = first.contest.table
-        size = None if table is None else site.size_of(table.dim)
-        traced = {index: at_site(t, site, size) for index, t in first.traced.items()}
-    except Exception as e:
-        log.debug("%s: not as for an equal call: %s", first.name, one_line(e))
-        return None
-    traced[FALLBACK_INDEX] = fallback
-    return dataclasses.replace(
-        first,
-        site=site,
-        outputs=outputs,
-        size=size,
-        traced=traced,
-        first=first.source,
-    )
-
-
 def _parts(candidate: Candidate) -> set[tuple[int, str]]:
     """Places and names of what a combination is made of, the ops themselves aside."""
     parts = candidate.parts or (candidate,)
     return {(i, p.name) for i, p in enumerate(parts) if p is not FALLBACK}
-
-
-def _possible_rounds(contest: Contest, bounds: DimRange) -> tuple[Round, ...]:
-    """The table's rows, cut down to the sizes that can occur."""
-    if contest.table is None:
-        return (Round(ANY_SIZE, ANY_SIZE, tuple(range(len(contest.candidates)))),)
-    rounds = []
-    for row in contest.table.rows:
-        possible = row.sizes.intersect(bounds)
-        if possible is not None:
-            rounds.append(Round(row.sizes, possible, row.candidates))
-    return tuple(rounds)
-
-
-def _generated_contest(registration: Registration, site: CallSite) -> Contest:
-    generate = registration.config_generator
-    assert generate is not None
-    with V.fake_mode:
-        fakes = site.fake_arguments()
-        tensors = {n: v for n, v in fakes.items() if isinstance(v, torch.Tensor)}
-        configs = generate(tensors)
-    if not isinstance(configs, (list, tuple)):
-        raise TypeError(
-            f"config_generator of {registration.op} must return a list or tuple of "
-            f"CustomOpConfig, got {type(configs)}"
-        )
-    if not configs:
-        raise NotTunable("config_generator returned no config")
-    return make_contest(registration.op, configs, registration.split)
