@@ -284,6 +284,26 @@ class TestSizesOfZeroAndNone(UsesTestCase):
                 expected = torch.arange(1, size, device=DEVICE) + marker
                 self.assertEqual(compiled(ramp(size)), expected)
 
+    @torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)
+    def test_result_whose_size_data_tell(self):
+        """It is not tuned, nor does anything join it."""
+
+        def positive(x: torch.Tensor) -> torch.Tensor:
+            return x[x > 0].clone()
+
+        def fake(x):
+            return x.new_empty(torch.library.get_ctx().new_dynamic_size())
+
+        op = define_op(positive, fake)
+        register(op, lambda x: x[x > 0])
+        counters.clear()
+        compiled = compile_at(lambda x: op(x * 2) + 1, ramp(128))
+        with no_recompile:
+            for size in (5, 128, 3000):
+                x = ramp(size) - size // 2
+                self.assertEqual(compiled(x), positive(x * 2) + 1)
+        self.assertEqual(counters["inductor"]["custom_op_candidates_left_out"], 0)
+
     @torch._dynamo.config.patch(capture_scalar_outputs=True)
     def test_size_that_is_checked_against_another(self):
         """A branch, which does not know the other one, has no assertion of it."""

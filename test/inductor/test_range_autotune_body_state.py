@@ -110,8 +110,33 @@ def that_looks_names_up(x: torch.Tensor) -> torch.Tensor:
     return x * globals()["SCALE"]
 
 
+def that_asks_if_it_is_compiled(x: torch.Tensor) -> torch.Tensor:
+    return x * 2 if torch.compiler.is_compiling() else x
+
+
+def that_asks_for_a_type(x: torch.Tensor) -> torch.Tensor:
+    return x * 2 if type(x) is torch.Tensor else x
+
+
+def of_the_seed(x: torch.Tensor) -> torch.Tensor:
+    return x * torch.initial_seed()
+
+
+def of_its_op_s_attribute(x: torch.Tensor) -> torch.Tensor:
+    return x * with_attribute.scale
+
+
+def that_counts_calls(x: torch.Tensor) -> torch.Tensor:
+    with_attribute.calls = 1
+    return x + 1
+
+
 def of_a_kernel(x: torch.Tensor) -> torch.Tensor:
     return x + 1
+
+
+def of_another_op(x: torch.Tensor) -> torch.Tensor:
+    return with_attribute(x) if x.device.type == "cpu" else x
 
 
 def kernel_of(factor):
@@ -127,9 +152,17 @@ def define_op(fn):
     return op
 
 
+with_attribute = torch.library.custom_op(
+    "body_state::with_attribute", of_a_kernel, mutates_args=()
+)
+with_attribute.scale = 2.0
+
+
 @instantiate_parametrized_tests
 class TestBodies(TestCase):
-    @parametrize("fn", (of_torch, of_functions), name_fn=lambda fn: fn.__name__)
+    @parametrize(
+        "fn", (of_torch, of_functions, of_another_op), name_fn=lambda fn: fn.__name__
+    )
     def test_of_arguments_alone(self, fn):
         op = define_op(fn)
         self.assertFalse(may_read_state(written_bodies(op)[None]))
@@ -148,6 +181,11 @@ class TestBodies(TestCase):
             that_prints,
             that_seeds,
             that_looks_names_up,
+            that_asks_if_it_is_compiled,
+            that_asks_for_a_type,
+            of_the_seed,
+            of_its_op_s_attribute,
+            that_counts_calls,
         ),
         name_fn=lambda fn: fn.__name__,
     )

@@ -210,6 +210,28 @@ COUNTS = {
         def impl(x):
             return helper(x)
         """,
+    "environment": """
+        import os
+        os.environ["CUSTOM_OP_TEST"] = str(VALUE)
+        def impl(x):
+            return x + int(os.environ["CUSTOM_OP_TEST"])
+        """,
+    "environment_in_a_helper": """
+        import os
+        os.environ["CUSTOM_OP_TEST"] = str(VALUE)
+        def helper():
+            from os import getenv
+            return int(getenv("CUSTOM_OP_TEST"))
+        def impl(x):
+            return x + helper()
+        """,
+    "attribute_of_a_module_by_name": """
+        import types
+        helpers = types.ModuleType("helpers")
+        helpers.scale = VALUE
+        def impl(x):
+            return x * getattr(helpers, "scale")
+        """,
     "recursive_helper": """
         def helper(x):
             return helper(x - 1) if x > 1 else VALUE

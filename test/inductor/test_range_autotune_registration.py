@@ -423,6 +423,13 @@ class TestErrors(OpTestCase):
             """Mixing configs with and without range fields is not possible for range_autotune_registration.scaled.default. Without: CustomOpConfig(long). Give every config tensor_name, dim_index and dim_range, or none""",
         )
 
+    def test_mixing_a_config_of_ranges_and_one_without(self):
+        ranges = CustomOpRangeConfig("x", 0, [(0, 512)], [short])
+        self.assertIn(
+            "Without: CustomOpConfig(long). Give",
+            self.refused(ValueError, configs=[ranges, CustomOpConfig(long)]),
+        )
+
     def test_range_fields_beside_split_points(self):
         configs = [on((0, 512)), CustomOpConfig(long)]
         self.assertExpectedInline(

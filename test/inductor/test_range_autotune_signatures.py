@@ -49,6 +49,11 @@ class Scaler:
         return second, x
 
 
+class Module(torch.nn.Module):
+    def forward(self, w, x):
+        return x, w
+
+
 class SignatureTestCase(OpTestCase):
     def setUp(self):
         super().setUp()
@@ -85,6 +90,14 @@ class TestNames(SignatureTestCase):
 
     def test_renamed_tensors_keep_the_op_s_order(self):
         self.assertEqual(self.call(lambda a, b: (a, b)), ("X", "W"))
+
+    def test_modules_are_called_as_their_forward_is(self):
+        for module in (Module(), functools.partial(Module())):
+            self.assertEqual(self.call(module), ("X", "W"))
+            with self.assertRaisesRegex(TypeError, "does not take the op's .*'scale'"):
+                self.bind(module, scale=2.0)
+            with self.assertRaisesRegex(ValueError, "Unknown parameter 'block'"):
+                check_params(self.op, module, {"block": 64})
 
     def test_one_renamed_tensor(self):
         self.assertEqual(self.call(lambda w, rows: (w, rows)), ("W", "X"))

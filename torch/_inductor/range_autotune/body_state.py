@@ -14,7 +14,7 @@ from torch._library.triton import triton_ops_to_kernels
 
 import torch
 
-from .content import closed_over, globals_read, imports, names_in
+from .content import closed_over, globals_read, imports, names_in, operands_of
 
 
 if TYPE_CHECKING:
@@ -24,12 +24,23 @@ _WITHOUT_STATE = ("torch", "math", "operator", "builtins", "itertools", "typing"
 # Builtins and functions of torch that read or change what is no argument.
 _WITH_EFFECTS = frozenset(
     [
+        "__class__",
         "__import__",
         "breakpoint",
+        "default_generator",
+        "delattr",
+        "environ",
         "eval",
         "exec",
+        "get_rng_state",
+        "getattr",
+        "getenv",
         "globals",
+        "initial_seed",
         "input",
+        "is_compiling",
+        "is_dynamo_compiling",
+        "is_exporting",
         "load",
         "locals",
         "manual_seed",
@@ -41,6 +52,9 @@ _WITH_EFFECTS = frozenset(
         "vars",
     ]
 )
+_STORES = ("STORE_ATTR", "DELETE_ATTR", "STORE_GLOBAL", "DELETE_GLOBAL")
+# Builtins that tell something else of what stands for a tensor while a function is traced.
+_OF_OBJECTS = frozenset(["id", "type"])
 _CONSTANTS = (type(None), bool, int, float, complex, str, torch.dtype)
 _OPS = (
     torch._ops.OpOverload,
@@ -88,13 +102,20 @@ def _is_stateful(value: Any, seen: set[int]) -> bool:
     if _is_known(value.__module__) or id(value) in seen:
         return False
     seen.add(id(value))
-    if not _WITH_EFFECTS.isdisjoint(names_in(value.__code__)):
+    if _does_more(value.__code__):
         return True
     return any(_is_stateful(read, seen) for read in _read_by(value))
 
 
+def _does_more(code: types.CodeType) -> bool:
+    """Whether code by itself does more than computing, or names what is no argument."""
+    told = _OF_OBJECTS.intersection(operands_of(code, "LOAD_GLOBAL", "LOAD_NAME"))
+    named = _WITH_EFFECTS & names_in(code)
+    return bool(told or named or operands_of(code, *_STORES))
+
+
 def _read_by(function: types.FunctionType) -> Iterator[Any]:
-    """What a function reads besides its arguments; of modules the attributes that it names."""
+    """What a function reads besides its arguments; of modules and ops what it names of them."""
     code = function.__code__
     defaults = [*(function.__defaults__ or ())]
     defaults += (function.__kwdefaults__ or {}).values()
@@ -102,10 +123,15 @@ def _read_by(function: types.FunctionType) -> Iterator[Any]:
     read += [*closed_over(function), *globals_read(function).values()]
     for value in read:
         if isinstance(value, types.ModuleType) and not _is_known(value.__name__):
-            used = names_in(code) & vars(value).keys()
-            yield from (vars(value)[name] for name in used)
+            yield from _attributes_read(code, value)
+        elif isinstance(value, torch._library.custom_ops.CustomOpDef):
+            yield from _attributes_read(code, value)  # that it was given
         else:
             yield value
     for module, _, level in imports(code):
         if level or not _is_known(module):
             yield None  # whatever is in it
+
+
+def _attributes_read(code: types.CodeType, owner: Any) -> list[Any]:
+    return [vars(owner)[name] for name in names_in(code) & vars(owner).keys()]

@@ -13,6 +13,7 @@ import dis
 import enum
 import functools
 import hashlib
+import os
 import sys
 import types
 from typing import Any, TYPE_CHECKING
@@ -258,7 +259,8 @@ def _(value: types.FunctionType, seen: _Seen) -> Any:
         (statement, _imported(statement, value.__globals__, names, seen))
         for statement in imports(code)
     ]
-    reads = (cells, defaults, found, imported, _content(vars(value), seen))
+    own = _content(vars(value), seen)
+    reads = (cells, defaults, found, imported, own, _environment_read(code))
     return ("function", name, _code(code), reads)
 
 
@@ -270,7 +272,7 @@ def closed_over(function: types.FunctionType) -> list[Any]:
 def globals_read(function: types.FunctionType) -> dict[str, Any]:
     """The globals that its code uses, and that of functions in it, by name."""
     known = function.__globals__
-    names = _argvals(function.__code__, "LOAD_GLOBAL", "LOAD_NAME")
+    names = operands_of(function.__code__, "LOAD_GLOBAL", "LOAD_NAME")
     return {name: known[name] for name in names if name in known}
 
 
@@ -321,10 +323,24 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 def names_in(code: types.CodeType) -> frozenset[str]:
     """Of globals and attributes that code uses, that of functions in it too."""
-    return frozenset(name for inner in _codes(code) for name in inner.co_names)
+    names = frozenset(name for inner in _codes(code) for name in inner.co_names)
+    return names | _strings_in(code) if "getattr" in names else names
 
 
-def _argvals(code: types.CodeType, *operations: str) -> list[str]:
+def _strings_in(code: types.CodeType) -> frozenset[str]:
+    constants = (const for inner in _codes(code) for const in inner.co_consts)
+    return frozenset(const for const in constants if isinstance(const, str))
+
+
+def _environment_read(code: types.CodeType) -> list[tuple[str, str | None]]:
+    """The variables of the process's environment whose names code has, and their values."""
+    if names_in(code).isdisjoint(("environ", "getenv")):
+        return []
+    return [(name, os.environ.get(name)) for name in sorted(_strings_in(code))]
+
+
+def operands_of(code: types.CodeType, *operations: str) -> list[str]:
+    """The names that operations of the bytecode have, such as ``LOAD_GLOBAL``."""
     return sorted(
         {
             instruction.argval

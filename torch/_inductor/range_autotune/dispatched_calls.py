@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 import torch
 
 from .. import config
-from .node_kinds import arguments_of
+from .node_kinds import arguments_of, makes_sizes
 from .stale_code import registration_of
 
 
@@ -43,9 +43,13 @@ def registration_of_call(call: torch.fx.Node) -> Registration:
 
 
 def can_have_neighbours(call: torch.fx.Node) -> bool:
-    """Whether anything may join a call: not those with collectives, if told so."""
+    """
+    Whether anything may join a call: not those with collectives, if told so, nor those
+    whose result has a size of its own.
+    """
     joins = config.benchmark_collective_epilogue_fusion
-    return joins or not registration_of_call(call).mentions_collective
+    may_join = joins or not registration_of_call(call).mentions_collective
+    return may_join and not makes_sizes(call)
 
 
 def results_of(calls: Iterable[torch.fx.Node]) -> list[torch.Tensor]:

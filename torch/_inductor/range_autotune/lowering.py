@@ -30,7 +30,7 @@ from .graph_text import SymbolNames
 from .guards import replaced
 from .inputs import hint, size_bounds
 from .measure import choose_winners
-from .node_kinds import is_conjugated
+from .node_kinds import is_conjugated, makes_sizes
 from .preparing import as_for, prepare
 from .ranges import DimRange, fill_gaps, Segment
 from .recall import recall
@@ -70,6 +70,10 @@ def lower_call(
     try:
         if any(map(is_conjugated, V.graph.current_node.all_input_nodes)):
             raise NotTunable(CONJUGATED)
+        if makes_sizes(V.graph.current_node):
+            raise NotTunable(
+                "its result's size depends on data, anew in each candidate"
+            )
         site = CallSite.from_call(registration.op, args, kwargs)
         return _tune(registration, site)
     except (NotTunable, CandidateError) as e:

@@ -273,6 +273,11 @@ def readers(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
             yield user
 
 
+def makes_sizes(node: torch.fx.Node) -> bool:
+    """Whether data say how large what it returns is."""
+    return bool(node.meta.get("unbacked_bindings"))
+
+
 def is_conjugated(node: torch.fx.Node) -> bool:
     """Whether a value is conjugated, or negated, by a bit: who reads it is to do it."""
     value = node.meta.get("val")

@@ -204,7 +204,8 @@ def make_contest(
         check_config_patches(op, config.config_patches)
     ranged = [entry for entry in entries if entry[1] is not None]
     if ranged and (split or len(ranged) < len(entries)):
-        _refuse_mixture(op, [entry[0] for entry in entries], split)
+        without = [config for config, dim, _ in entries if dim is None]
+        _refuse_mixture(op, without, split)
     if split:
         dim, ranges = split
         entries = [(c, dim, r) for r in ranges for c, _, _ in entries]
@@ -231,7 +232,7 @@ def _entries(config: CustomOpConfig | CustomOpRangeConfig) -> list[_Entry]:
 
 def _refuse_mixture(
     op: torch._ops.OpOverload,
-    configs: Sequence[CustomOpConfig],
+    without: Sequence[CustomOpConfig],
     split: tuple[DispatchDim, tuple[DimRange, ...]] | None,
 ) -> None:
     if split:
@@ -239,10 +240,9 @@ def _refuse_mixture(
             f"The configs of {op} have range fields of their own, so dispatch_on and "
             "split_points must be left out"
         )
-    without = [repr(config) for config in configs if config.dim_range is None]
     raise ValueError(
         f"Mixing configs with and without range fields is not possible for {op}. Without: "
-        f"{', '.join(without)}. Give every config tensor_name, dim_index and dim_range, or "
+        f"{', '.join(map(repr, without))}. Give every config tensor_name, dim_index and dim_range, or "
         "none"
     )
 

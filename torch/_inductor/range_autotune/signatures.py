@@ -83,9 +83,17 @@ def _parameters(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | Non
     try:
         if isinstance(fn, torch._ops.OpOverload):
             return {a.name: _schema_parameter(a) for a in fn._schema.arguments}
-        return inspect.signature(fn).parameters
+        return inspect.signature(_forward_of_module(fn)).parameters
     except (TypeError, ValueError):  # builtins without a text signature
         return None
+
+
+def _forward_of_module(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """What a module, or a partial of one, takes; calling it takes anything."""
+    if isinstance(fn, functools.partial):
+        inner = _forward_of_module(fn.func)
+        return functools.partial(inner, *fn.args, **fn.keywords)
+    return fn.forward if isinstance(fn, torch.nn.Module) else fn
 
 
 def _schema_parameter(argument: torch._C.Argument) -> inspect.Parameter:
