@@ -11,14 +11,17 @@ import tempfile
 import textwrap
 import threading
 import types
+import typing
 from pathlib import Path
 from unittest import mock
 
+import torch.nn.functional as F
 from range_autotune_testing import OpTestCase
 from torch._dynamo.utils import counters
 from torch._inductor.codecache import BypassFxGraphCache
 from torch._inductor.lowering import user_lowerings
 from torch._inductor.test_case import run_tests
+from torch._subclasses import FakeTensorMode
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
@@ -246,6 +249,55 @@ COUNTS = {
         def impl(x):
             return helper(x)
         """,
+    "cached_helper_s_attribute": """
+        import functools
+        @functools.cache
+        def helper(x):
+            return x + helper.block
+        helper.block = VALUE
+        def impl(x):
+            return helper(x)
+        """,
+    "decorator_object_s_state": """
+        import functools
+        class Tuned:
+            def __init__(self, function, block):
+                functools.update_wrapper(self, function)
+                self.function, self.block = function, block
+            def __call__(self, x):
+                return self.function(x) * self.block
+        impl = Tuned(lambda x: x, VALUE)
+        """,
+    "decorator_object_s_code": """
+        import functools
+        class Tuned:
+            def __init__(self, function):
+                functools.update_wrapper(self, function)
+            def __call__(self, x):
+                return self.__wrapped__(x) * VALUE
+        impl = Tuned(lambda x: x)
+        """,
+    "function_with_the_name_of_torch_s": """
+        import functools
+        @functools.wraps(torch.nn.functional.silu)
+        def impl(x):
+            return x + VALUE
+        """,
+    "function_with_torch_s_name_in_a_decorator_of_torch": """
+        import functools
+        @torch.no_grad()
+        @functools.wraps(torch.nn.functional.silu)
+        def impl(x):
+            return x + VALUE
+        """,
+    "function_in_a_decorator_of_torch": """
+        @torch.no_grad()
+        def impl(x):
+            return x + VALUE
+        """,
+    "function_that_torch_makes": """
+        impl = torch.vmap(torch.nn.functional.silu, in_dims=VALUE)
+        """,
     "decorated_helper": """
         import functools
         def twice(function):
@@ -274,6 +326,45 @@ COUNTS = {
             return lambda x: module.scale(x)
         impl = make(helpers)
         """,
+    "module_as_a_default": "def impl(x, given=helpers): return given.scale(x)",
+    "module_in_a_partial": """
+        import functools
+        impl = functools.partial(lambda x, given: x * given.sub.number, given=helpers)
+        """,
+    "module_in_a_container": """
+        D = {"known": [helpers]}
+        def impl(x):
+            return D["known"][0].scale(x)
+        """,
+    "module_as_an_attribute": """
+        class Impl:
+            def __init__(self):
+                self.given = helpers
+            def __call__(self, x):
+                return self.given.scale(x)
+        impl = Impl()
+        """,
+    "module_as_an_attribute_that_others_read": """
+        import types
+        settings = types.SimpleNamespace(given=helpers)
+        def impl(x):
+            return x * settings.given.sub.number
+        """,
+    "module_in_a_class": """
+        class Impl:
+            given = helpers
+            def __call__(self, x):
+                return self.given.scale(x)
+        impl = Impl()
+        """,
+    "module_that_only_a_module_in_a_container_reads": """
+        import types
+        inner, outer = types.ModuleType("inner"), types.ModuleType("outer")
+        inner.number = VALUE
+        outer.scale = lambda x, known=[inner]: x * known[0].number
+        def impl(x, known=[outer]):
+            return known[0].scale(x)
+        """,
     "function_attribute": """
         def impl(x):
             return x + impl.block
@@ -297,6 +388,18 @@ COUNTS = {
     "partial_of": """
         import functools
         impl = functools.partial(lambda x, n: x + VALUE, n=0)
+        """,
+    "partial_s_attribute": """
+        import functools
+        impl = functools.partial(lambda x: x + impl.block)
+        impl.block = VALUE
+        """,
+    "partial_s_class": """
+        import functools
+        class Twice(functools.partial):
+            def __call__(self, x):
+                return super().__call__(x) * VALUE
+        impl = Twice(lambda x: x)
         """,
     "callable_object_s_state": """
         class Impl:
@@ -402,6 +505,37 @@ COUNTS = {
         def impl(x):
             return settings.apply(x)
         """,
+    "dataclass_attribute_that_is_no_field": """
+        import dataclasses
+        @dataclasses.dataclass
+        class Impl:
+            n: int
+            def __call__(self, x):
+                return x * self.scale
+        impl = Impl(0)
+        impl.scale = VALUE
+        """,
+    "frozen_dataclass_with_slots": """
+        import dataclasses
+        @dataclasses.dataclass(frozen=True, slots=True)
+        class Impl:
+            n: int
+            def __call__(self, x):
+                return x * self.n
+        impl = Impl(VALUE)
+        """,
+    "slots_of_a_dataclass_that_are_no_fields": """
+        import dataclasses
+        class Base:
+            __slots__ = ("scale", "never_set")
+        @dataclasses.dataclass(slots=True)
+        class Impl(Base):
+            n: int
+            def __call__(self, x):
+                return x * self.scale
+        impl = Impl(0)
+        impl.scale = VALUE
+        """,
     "dataclass_default": """
         import dataclasses
         @dataclasses.dataclass
@@ -425,6 +559,24 @@ COUNTS = {
         def impl(x):
             return x + mode.value
         """,
+    "enum_s_method": """
+        import enum
+        class Mode(enum.Enum):
+            FAST = 0
+            def factor(self):
+                return VALUE
+        mode = Mode.FAST
+        def impl(x):
+            return x + mode.factor()
+        """,
+    "number_s_class": """
+        class Factor(int):
+            def apply(self, x):
+                return x * VALUE
+        factor = Factor(1)
+        def impl(x):
+            return factor.apply(x)
+        """,
     "namespace": """
         import types
         settings = types.SimpleNamespace(n=VALUE)
@@ -432,6 +584,28 @@ COUNTS = {
             return x + settings.n
         """,
     "dict": "D = {'n': VALUE}\ndef impl(x): return x + D['n']",
+    "dict_s_attribute": """
+        class Settings(dict):
+            pass
+        settings = Settings(a=1)
+        settings.n = VALUE
+        def impl(x):
+            return x + settings.n
+        """,
+    "dict_s_default": """
+        import collections
+        D = collections.defaultdict(lambda: VALUE)
+        def impl(x):
+            return x + D.copy()["n"]
+        """,
+    "list_s_method": """
+        class Weights(list):
+            def total(self):
+                return sum(self) * VALUE
+        weights = Weights([1, 2])
+        def impl(x):
+            return x + weights.total()
+        """,
     "list": "L = [0, [VALUE]]\ndef impl(x): return x + L[1][0]",
     "set": "S = {'a', 'bVALUE'}\ndef impl(x): return x if 'b' in S else -x",
     "method_of_a_dict": "get = {'n': VALUE}.get\ndef impl(x): return x + get('n')",
@@ -440,6 +614,16 @@ COUNTS = {
         def make(table):
             return lambda x: x + table
         impl = make(torch.full((2,), VALUE, dtype=torch.bfloat16))
+        """,
+    "tensor_of_complex_numbers": "t = torch.tensor(1j * VALUE)\ndef impl(x): return x + t",
+    "transposed_tensor": "t = torch.arange(4.0).view(2, 2)[:, : VALUE].t()\nimpl = lambda x: x + t",
+    "tensor_of_a_class": """
+        class Scaled(torch.Tensor):
+            pass
+        t = torch.ones(2).as_subclass(Scaled)
+        t.scale = VALUE
+        def impl(x):
+            return x * t * t.scale
         """,
     "tensor_s_shape": "t = torch.zeros(VALUE, 2 // VALUE)\ndef impl(x): return x + t",
     "conjugated_tensor": "t = torch.tensor([1j * VALUE]).conj()\nimpl = lambda x: x + t",
@@ -456,6 +640,21 @@ DOES_NOT_COUNT = {
     "unread_global": "N = VALUE\ndef impl(x): return x",
     "global_of_an_attribute_s_name": "size = VALUE\ndef impl(x): return x.size()",
     "unread_name_in_a_module": "def impl(x): return helpers.sub",
+    "unread_name_in_a_module_as_a_default": "def impl(x, given=helpers): return given.sub",
+    "documentation_of_an_object": """
+        import typing
+        class Impl:
+            def __call__(self, x):
+                return x
+        impl = Impl()
+        impl.__doc__, impl.__annotations__ = "VALUE", {"x": typing.TypeVar("T")}
+        """,
+    "memory_around_a_tensor": """
+        t = torch.tensor([0.0, VALUE, 1.0])[::2]
+        def impl(x):
+            return x + t
+        """,
+    "no_elements": "t = torch.zeros(2, 0) + VALUE\ndef impl(x): return x + t",
     "class_docstring": """
         class Impl:
             'VALUE'
@@ -476,6 +675,24 @@ HAS_NO_CONTENT = {
         """,
     "tensor_of_300000_elements": "impl = lambda x, t=torch.zeros(300_000): x + t",
     "tensor_without_data": "impl = lambda x, t=torch.zeros(2, device='meta'): x + t",
+    "tensor_in_two_parts": """
+        from torch.testing._internal.two_tensor import TwoTensor
+        t = TwoTensor(torch.ones(2), torch.zeros(2))
+        def impl(x):
+            return x + t
+        """,
+    "set_of_a_class": """
+        class Names(set):
+            pass
+        names = Names("a")
+        def impl(x):
+            return x if "a" in names else -x
+        """,
+    "module_with_something_unknown": """
+        helpers.state = (n for n in [VALUE])
+        def impl(x, known=[helpers]):
+            return x + next(known[0].state)
+        """,
     "list_in_itself": "loop = []; loop.append(loop)\ndef impl(x): return loop",
     "failing_import": "def impl(x):\n    import not_there_at_all\n    return x",
 }
@@ -504,6 +721,34 @@ class TestContent(OpTestCase):
     def test_has_no_content(self, what):
         with self.assertRaises(Unhashable):
             written(HAS_NO_CONTENT[what], 1)
+
+    def test_hashing_a_tensor_runs_no_code_for_each_element(self):
+        table = torch.zeros(2**18)  # 1 MiB, the largest that is hashed
+        with mock.patch.object(torch.Tensor, "tolist", side_effect=AssertionError):
+            key_of(functools.partial(impl, y=table))
+
+    @parametrize(
+        "dtype", [torch.bool, torch.int8, torch.float8_e4m3fn, torch.complex64]
+    )
+    def test_tensors_count_as_they_are_in_memory(self, dtype):
+        ones = torch.ones(3, 2, dtype=torch.uint8).to(dtype)
+        whole = torch.ones(2, 3, dtype=torch.uint8).to(dtype)
+        tensors = (ones.t(), whole)
+        with FakeTensorMode():
+            keys = [key_of(functools.partial(impl, t)) for t in tensors]
+        self.assertEqual(keys[0], keys[1])
+        whole[1, 2] = 0
+        self.assertNotEqual(key_of(functools.partial(impl, whole)), keys[0])
+
+    def test_libraries_are_names(self):
+        for function in (
+            F.silu,
+            F.max_pool2d,
+            torch.Tensor.norm,
+            torch.sin,
+            typing.Any,
+        ):
+            key_of(functools.partial(impl, [torch, function]))
 
     def test_order_of_a_set_does_not_count(self):
         keys = set()

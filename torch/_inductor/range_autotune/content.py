@@ -2,12 +2,15 @@
 Values as digests of their content, the same in every process if and only if that is.
 
 Functions count by their compiled code, defaults, closures, and the globals and module
-attributes that they read. Line numbers and comments do not count.
+attributes that they read; objects by their class and attributes. Line numbers and comments
+do not count.
 """
 
 from __future__ import annotations
 
+import copy
 import copyreg
+import ctypes
 import dataclasses
 import dis
 import enum
@@ -33,8 +36,12 @@ if TYPE_CHECKING:
 _LARGEST_TENSOR_BYTES = 2**20
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...), range, slice)
 # Torch is in the cache keys as a whole, the standard library comes with Python, and what
-# numpy's functions return does not change.
-_LIBRARIES = frozenset({"torch", "triton", "numpy", *sys.stdlib_module_names})
+# numpy's functions return does not change. Decorators of torch come from typing_extensions.
+_LIBRARIES = frozenset(
+    {"torch", "triton", "numpy", "typing_extensions", *sys.stdlib_module_names}
+)
+# Attributes that decorators copy, and that do not change what an object computes.
+_DOCUMENTATION = ("__doc__", "__annotations__", "__annotate__", "__type_params__")
 _TORCH_VALUES = (
     torch.dtype,
     torch.device,
@@ -68,18 +75,51 @@ def digest(content: Any) -> str:
 
 
 def _whole_content(value: Any) -> Any:
+    names = _Names()
     try:
-        return _content(value, _Seen())
+        content = _content(value, _Seen(names))
+        while names.matter and not names.met <= names.of_modules:
+            names = _Names(frozenset(names.met))
+            content = _content(value, _Seen(names))
     except RecursionError:
         raise Unhashable("something that contains itself") from None
+    return content
+
+
+@dataclasses.dataclass
+class _Names:
+    """
+    Names in code, for modules of which it is unknown what code reads of them.
+
+    Args:
+        of_modules: what counts of such a module.
+        met: in all code that was looked at.
+        matter: whether there was such a module.
+    """
+
+    of_modules: frozenset[str] = frozenset()
+    met: set[str] = dataclasses.field(default_factory=set)
+    matter: bool = False
 
 
 class _Seen:
-    """Numbers for what is under way, for functions and objects that refer to themselves."""
+    """
+    Numbers for what is under way, for functions and objects that refer to themselves.
 
-    def __init__(self, before: _Seen | None = None) -> None:
-        self._numbers: dict[Any, int] = dict(before._numbers) if before else {}
+    Args:
+        names: what is found out about them on the way.
+    """
+
+    def __init__(self, names: _Names) -> None:
+        self.names = names
+        self._numbers: dict[Any, int] = {}
         self._alive: list[Any] = []
+
+    def branch(self) -> _Seen:
+        """For a part whose place among the others is not known yet."""
+        branch = copy.copy(self)
+        branch._numbers = dict(self._numbers)
+        return branch
 
     def number(self, value: Any, names: frozenset[str] | None = None) -> int | None:
         """The number of a value met before, with the same names; None for a new one."""
@@ -99,7 +139,7 @@ def _content(value: Any, seen: _Seen) -> Any:
     Raises:
         Unhashable: for an object whose content is unknown.
     """
-    if isinstance(value, (*_PLAIN, *_TORCH_VALUES)):
+    if type(value) in _PLAIN or isinstance(value, _TORCH_VALUES):
         return (type(value).__name__, repr(value))
     if (number := seen.number(value)) is not None:
         return ("seen", number)
@@ -112,26 +152,42 @@ def _content(value: Any, seen: _Seen) -> Any:
         return ("triton kernel", _qualified_name(value), value.cache_key)
     if hasattr(value, "configs") and hasattr(getattr(value, "fn", None), "cache_key"):
         return ("triton autotuner", str(value.configs), _content(value.fn, seen))
-    if hasattr(value, "__wrapped__"):  # for instance by functools.cache
-        wrapper = _qualified_name(type(value))
-        return ("wrapper", wrapper, _content(value.__wrapped__, seen))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-        return ("object", _content(type(value), seen), _content(fields, seen))
+        return ("object", _content((type(value), _attributes(value)), seen))
     return ("object", _content(_pickled_parts(value), seen))
 
 
-def _pickled_parts(value: Any) -> tuple[Any, ...]:
-    """What an object would be pickled as: its class and its state."""
+def _attributes(value: Any) -> dict[str, Any]:
+    """Of a dataclass's instance, those too that are no fields."""
+    names = {field.name for field in dataclasses.fields(value)}
+    for owner in type(value).__mro__:
+        names |= {k for k, v in vars(owner).items() if _is_slot(v)}
+    found = {name: getattr(value, name) for name in names if hasattr(value, name)}
+    found.update(getattr(value, "__dict__", {}))
+    return dict(sorted(_own_attributes(found).items()))
+
+
+def _is_slot(member: Any) -> bool:
+    return isinstance(member, types.MemberDescriptorType)
+
+
+def _own_attributes(attributes: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in attributes.items() if k not in _DOCUMENTATION}
+
+
+def _pickled_parts(value: Any) -> tuple[Any, ...] | str:
+    """What an object would be pickled as: its class and its state, or a library's name."""
     try:
         reduce = copyreg.dispatch_table.get(type(value))
         parts: Any = reduce(value) if reduce else value.__reduce_ex__(2)
     except Exception as e:  # objects refuse to be pickled in many ways
         raise _unhashable(value) from e
     if isinstance(parts, str):
+        if is_library(value) and is_library(type(value)):
+            return f"{value.__module__}.{parts}"
         raise _unhashable(value)
-    start, items = parts[:3], parts[3:]
-    return (*start, *(None if part is None else list(part) for part in items[:2]))
+    start = [_own_attributes(p) if isinstance(p, dict) else p for p in parts[:3]]
+    return (*start, *(None if part is None else list(part) for part in parts[3:5]))
 
 
 def _unhashable(value: Any) -> Unhashable:
@@ -141,27 +197,40 @@ def _unhashable(value: Any) -> Unhashable:
 @_content.register(tuple)
 @_content.register(list)
 def _(value: tuple | list, seen: _Seen) -> Any:  # type: ignore[type-arg]
+    if type(value) not in (tuple, list):
+        return _subclass_content(value, seen)
     return (type(value).__name__, [_content(item, seen) for item in value])
 
 
 @_content.register
 def _(value: dict, seen: _Seen) -> Any:  # type: ignore[type-arg]
+    if type(value) is not dict:
+        return _subclass_content(value, seen)
     return ("dict", [(_content(k, seen), _content(v, seen)) for k, v in value.items()])
 
 
 @_content.register(set)
 @_content.register(frozenset)
 def _(value: set | frozenset, seen: _Seen) -> Any:  # type: ignore[type-arg]
+    if type(value) not in (set, frozenset):
+        raise _unhashable(value)
     return (
         type(value).__name__,
-        sorted(repr(_content(item, _Seen(seen))) for item in value),
+        sorted(repr(_content(item, seen.branch())) for item in value),
     )
+
+
+def _subclass_content(value: Any, seen: _Seen) -> Any:
+    """Of a container whose class may have methods and attributes of its own."""
+    if (number := seen.number(value)) is not None:
+        return ("seen", number)
+    return ("object", _content(_pickled_parts(value), seen))
 
 
 @_content.register
 def _(value: enum.Enum, seen: _Seen) -> Any:
-    content = _content(value.value, seen)
-    return ("enum", _qualified_name(type(value)), value.name, content)
+    content = _content((type(value), value.value), seen)
+    return ("enum", value.name, content)
 
 
 @_content.register
@@ -173,17 +242,40 @@ def _(value: torch.Tensor, seen: _Seen) -> Any:
     try:
         with _disable_current_modes(), torch.no_grad():
             raw = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
-            data = bytes(raw.reshape(-1).view(torch.uint8).tolist())
+            sha = _memory_digest(raw.reshape(-1).view(torch.uint8))
     except Exception as e:  # tensors without data, or with another layout
         raise Unhashable(f"a tensor whose data cannot be read: {e}") from e
-    sha = hashlib.sha256(data).hexdigest()
-    return ("tensor", str(value.dtype), str(value.device), tuple(value.shape), sha)
+    own = None if is_library(type(value)) else (type(value), vars(value))
+    kind = (str(value.dtype), str(value.device), tuple(value.shape))
+    return ("tensor", *kind, sha, _content(own, seen))
+
+
+def _memory_digest(data: torch.Tensor) -> str:
+    """
+    Of a tensor's memory as a whole: a list of its elements takes 20 times as long.
+
+    Args:
+        data: contiguous bytes on the CPU.
+
+    Raises:
+        ValueError: where they are not in the tensor, but in others that it stands for.
+    """
+    address, size_bytes = data.data_ptr(), data.numel()
+    if size_bytes and not address:
+        raise ValueError("it has no memory of its own")
+    memory = (ctypes.c_char * size_bytes).from_address(address) if size_bytes else b""
+    return hashlib.sha256(memory).hexdigest()
 
 
 @_content.register
 def _(value: functools.partial, seen: _Seen) -> Any:  # type: ignore[type-arg]
-    parts = (value.func, value.args, value.keywords)
-    return ("partial", [_content(part, seen) for part in parts])
+    parts = (type(value), value.func, value.args, value.keywords)
+    return ("partial", _content((*parts, _own_attributes(vars(value))), seen))
+
+
+@_content.register(functools._lru_cache_wrapper)
+def _(value: Any, seen: _Seen) -> Any:
+    return ("cache", _content(_own_attributes(vars(value)), seen))
 
 
 @_content.register
@@ -207,7 +299,9 @@ def _(value: Any, seen: _Seen) -> Any:
 
 @_content.register
 def _(value: types.ModuleType, seen: _Seen) -> Any:
-    return ("module", value.__name__)
+    # In a container, say: any code may get it from there.
+    seen.names.matter |= not is_library(value)
+    return _read(value, seen.names.of_modules, seen)
 
 
 @_content.register
@@ -247,11 +341,12 @@ def _(value: functools.cached_property, seen: _Seen) -> Any:  # type: ignore[typ
 @_content.register
 def _(value: types.FunctionType, seen: _Seen) -> Any:
     name = _qualified_name(value)
-    if is_library(value):
+    if is_library(value) and (not value.__closure__ or _is_in_its_module(value)):
         return ("function", name)
     if (number := seen.number(value)) is not None:
         return ("seen", number)
     code, names = value.__code__, names_in(value.__code__)
+    seen.names.met |= names
     cells = [_read(cell, names, seen) for cell in closed_over(value)]
     defaults = _content((value.__defaults__, value.__kwdefaults__), seen)
     found = [(k, _read(v, names, seen)) for k, v in globals_read(value).items()]
@@ -262,6 +357,14 @@ def _(value: types.FunctionType, seen: _Seen) -> Any:
     own = _content(vars(value), seen)
     reads = (cells, defaults, found, imported, own, _environment_read(code))
     return ("function", name, _code(code), reads)
+
+
+def _is_in_its_module(function: types.FunctionType) -> bool:
+    """Under its name, and not made by another function, such as ``torch.vmap``."""
+    found: Any = sys.modules.get(function.__module__)
+    for name in function.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is function
 
 
 def closed_over(function: types.FunctionType) -> list[Any]:
@@ -371,7 +474,7 @@ def imports(code: types.CodeType) -> list[_Import]:
 def _code(code: types.CodeType) -> Any:
     """Bytecode without line numbers and file names."""
     consts = [
-        _code(const) if isinstance(const, types.CodeType) else _content(const, _Seen())
+        _code(const) if isinstance(const, types.CodeType) else _whole_content(const)
         for const in code.co_consts
     ]
     names = (code.co_names, code.co_varnames, code.co_freevars)
@@ -392,6 +495,9 @@ def _root(module: str | None) -> str:
 
 def is_library(value: Any) -> bool:
     """Whether a module, function or class is of torch, Python or what these build on."""
-    is_module = isinstance(value, types.ModuleType)
-    name = value.__name__ if is_module else getattr(value, "__module__", None)
-    return _root(name) in _LIBRARIES
+    if isinstance(value, types.ModuleType):
+        return _root(value.__name__) in _LIBRARIES
+    modules = [getattr(value, "__module__", None)]
+    if isinstance(value, types.FunctionType):  # decorators change its __module__
+        modules.append(value.__globals__.get("__name__"))
+    return all(_root(module) in _LIBRARIES for module in modules)
