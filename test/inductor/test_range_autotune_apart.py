@@ -7,8 +7,9 @@ from unittest import mock
 import torch._inductor.config as config
 from test_custom_op_fusion import FusionTestCase, RANGES, rows, SIZES
 from torch._inductor.scheduler import FusedSchedulerNode, Scheduler, SchedulerNode
-from torch._inductor.test_case import run_tests
+from torch._inductor.test_case import run_tests, TestCase
 from torch._inductor.virtualized import V
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
@@ -20,11 +21,13 @@ from torch._inductor.kernel.custom_op import (
     register_custom_op_autotuning,
 )
 from torch._inductor.range_autotune import rounds
+from torch._inductor.range_autotune.apart import keep_apart
 from torch._inductor.range_autotune.candidates import (
     APART,
     FALLBACK_INDEX,
     index_of_variant,
 )
+from torch._inductor.range_autotune.integer_division import check_divisors
 from torch._inductor.range_autotune.measure import Timing
 
 
@@ -42,12 +45,39 @@ def softmax_op():
         powers = (x - x.amax(-1, keepdim=True)).exp()
         return powers / powers.sum(-1, keepdim=True)
 
+    return registered(fn, by_parts)
+
+
+def registered(fn, impl):
     op = torch.library.custom_op(f"apart::op{next(_numbers)}", mutates_args=())(fn)
     op.register_fake(torch.empty_like)
     register_custom_op_autotuning(
-        op, configs=[CustomOpRangeConfig("x", 0, RANGES, [by_parts])]
+        op, configs=[CustomOpRangeConfig("x", 0, RANGES, [impl])]
     )
     return op
+
+
+class TestBoundary(TestCase):
+    def test_called_eagerly(self):
+        for x in (torch.randn(3, 4).t(), torch.arange(3), torch.zeros(0, 2)):
+            value = keep_apart(x)
+            self.assertEqual(value, x)
+            self.assertEqual(value.stride(), x.stride())
+            self.assertFalse(value._is_view())
+        full = torch.ones(3)
+        keep_apart(full).zero_()
+        self.assertEqual(full, torch.ones(3))
+
+    def test_a_graph_with_one_is_called(self):
+        def fn(x):
+            return keep_apart(x) // x
+
+        one, zero = torch.ones(2).long(), torch.zeros(2).long()
+        graph = make_fx(fn, tracing_mode="symbolic")(one)
+        self.assertIn("inductor_apart", graph.code)
+        check_divisors(graph, [one], None)
+        with self.assertRaisesRegex(RuntimeError, "ZeroDivisionError"):
+            check_divisors(graph, [zero], None)
 
 
 class TestFusionSpeedup(FusionTestCase):
@@ -116,6 +146,19 @@ class TestFusionSpeedup(FusionTestCase):
         kernels = self.compile_with(lambda size: 0.1, self.model(), rows(64), rows(64))
         self.assertEqual(kernels, [1])
         self.assertFalse(APART_INDICES & set().union(*self.measured))
+
+    @config.patch(fusion_speedup_threshold=1.2)
+    def test_measured_with_a_division_of_integers(self):
+        def divided(x: torch.Tensor) -> torch.Tensor:
+            return torch.softmax(x, -1) * (x.long() // (x.long().abs() + 1))
+
+        op = registered(divided, lambda x: divided(x) * 1)
+        with mock.patch.object(
+            rounds, "check_divisors", wraps=rounds.check_divisors
+        ) as checked:
+            self.compile_with(lambda size: 0.5, lambda x: op(x * 3) + 1, rows(64))
+        self.assertTrue(checked.called)
+        self.assertTrue(APART_INDICES & set().union(*self.measured))
 
     @config.patch(fusion_speedup_threshold=1.2)
     def test_not_measured_without_neighbours(self):

@@ -25,6 +25,10 @@ from test_range_autotune_measure import MadeUpTime
 from torch._dynamo.utils import counters
 from torch._inductor.lowering import user_lowerings
 from torch._inductor.test_case import run_tests, TestCase
+from torch.testing._internal.common_utils import (
+    instantiate_parametrized_tests,
+    parametrize,
+)
 
 import torch
 from torch._inductor.kernel.custom_op import (
@@ -83,39 +87,74 @@ class TestAgreement(TestCase):
         store = dist.HashStore()
         store.set_timeout(datetime.timedelta(milliseconds=10))
         with (
-            self.ranks_in_threads(store) as take_part,
+            self.ranks_in_threads(store) as as_rank,
             self.assertRaisesRegex(RuntimeError, r"Ranks \[1\] do not take part"),
         ):
-            take_part(0, Group(), ["mine"])
+            as_rank(0, Group(), lambda: collectives._gather("mine", (0, 1)))
 
     @contextlib.contextmanager
     def ranks_in_threads(self, store):
         """
-        What makes exchanges as a rank in a default group, and returns their results: with
-        this store, whatever the group is.
+        What makes a call as a rank in a default group, and returns its result: with this
+        store, whatever the group is.
         """
         here = threading.local()
         c10d_module = collectives.dist.distributed_c10d
 
-        def take_part(rank, group, values):
+        def as_rank(rank, group, call):
             here.rank, here.group = rank, group
-            return [collectives._gather(value, (0, 1)) for value in values]
+            return call()
 
         with (
             mock.patch.object(c10d_module, "_get_default_store", lambda: store),
             mock.patch.object(c10d_module, "_get_default_group", lambda: here.group),
             mock.patch.object(collectives.dist, "get_rank", lambda: here.rank),
         ):
-            yield take_part
+            yield as_rank
+
+    def on_two_ranks(self, call):
+        """What a call comes to on each rank, in its thread."""
+        store = dist.HashStore()
+        store.set_timeout(datetime.timedelta(seconds=10))
+        with (
+            self.ranks_in_threads(store) as as_rank,
+            ThreadPoolExecutor(2) as pool,
+        ):
+            groups = [Group(), Group()]
+            return [*pool.map(as_rank, range(2), groups, [call] * 2)]
+
+    def in_a_collective(self, called, fail=lambda: None):
+        """
+        A candidate that waits for the other rank.
+
+        Args:
+            called: told the rank at each call.
+            fail: called behind that.
+        """
+        both = threading.Barrier(2)
+
+        def run():
+            called.append(collectives.dist.get_rank())
+            both.wait(timeout=5)
+            fail()
+
+        return run
 
     def test_ranks_that_form_a_group_anew(self):
         """One of them may have begun anew, and the store may know of the last time."""
         store = dist.HashStore()
         store.set_timeout(datetime.timedelta(seconds=10))
         with (
-            self.ranks_in_threads(store) as take_part,
+            self.ranks_in_threads(store) as as_rank,
             ThreadPoolExecutor(2) as pool,
         ):
+
+            def take_part(rank, group, values):
+                def exchange():
+                    return [collectives._gather(value, (0, 1)) for value in values]
+
+                return as_rank(rank, group, exchange)
+
             for values in ((["a", "b"], ["c", "d"]), (["e"], ["f"])):
                 groups = [Group(), Group()]
                 found = [*pool.map(take_part, range(2), groups, values)]
@@ -204,11 +243,14 @@ class TestAgreement(TestCase):
     def test_a_hiccup_does_not_count(self):
         made_up = MadeUpTime()
         cpu = torch.device("cpu")
-        with mock.patch.object(collectives, "time", made_up):
+        with (
+            mock.patch.object(collectives, "time", made_up),
+            mock.patch.object(collectives, "_gather", lambda value, ranks: [value]),
+        ):
             run = made_up.runner(0, 1.0, 1.0, 50.0, 1.0)
             self.assertAlmostEqual(collectives._sample_on_cpu(run, 3), 1.0)
             run = made_up.runner(1, 9.0, 50.0, 2.0, 3.0)
-            call = collectives._warm_up(run, cpu)
+            call = collectives._first_calls_of(run, cpu, (0,))
             self.assertAlmostEqual(call.ms, 2.0)
             self.assertAlmostEqual(call.launch_ms, 2.0)
 
@@ -222,7 +264,7 @@ class TestAgreement(TestCase):
         runners = {index: made_up.runner(index, each) for index, each in enumerate(ms)}
         given = []
 
-        def sampler(device, flushes, with_host=False):
+        def sampler(device, flushed, flushes, with_host):
             given.append(flushes)
             return lambda run, calls: 1.0
 
@@ -236,23 +278,57 @@ class TestAgreement(TestCase):
 
     def test_the_slowest_launch_counts_and_a_hopeless_one_is_not_sampled(self):
         given, times = self.in_step(0.1, 0.2, 9.0)
-        self.assertEqual(given, [7])  # for 0.2 ms
+        self.assertEqual({*given}, {7})  # for 0.2 ms
         self.assertEqual([times[0], times[1]], [Timing(1.0), Timing(1.0)])
         self.assertAlmostEqual(times[2].ms, 9.0)
 
-    def test_a_rank_without_memory_for_the_timer_is_one_of_all_that_failed(self):
-        full = torch.OutOfMemoryError("full")
-        with mock.patch.object(collectives, "_samplers", side_effect=full):
-            _, times = self.in_step(0.1, 0.2)
-        failure = Failure("out of memory: OutOfMemoryError: full", may_pass=True)
-        self.assertEqual(times, {0: failure, 1: failure})
+    @parametrize("device", ("cpu", "cuda"))
+    def test_where_a_rank_lacks_memory_for_the_timer_nobody_is_called(self, device):
+        def full_on_rank_1(*_):
+            if collectives.dist.get_rank() == 1:
+                raise torch.OutOfMemoryError("full")
+
+        called = []
+        runners = {i: self.in_a_collective(called) for i in range(2)}
+        makes = {"cpu": "keep_heap", "cuda": "make_flush_buffer"}[device]
+        with mock.patch.object(collectives, makes, full_on_rank_1):
+            of_ranks = self.on_two_ranks(
+                lambda: collectives.time_in_step(runners, torch.device(device), (0, 1))
+            )
+        reason = "on rank 1: out of memory: OutOfMemoryError: full"
+        failure = Failure(reason, may_pass=True)
+        self.assertEqual(of_ranks, [{0: failure, 1: failure}] * 2)
+        self.assertEqual(called, [])
+
+    @parametrize("in_step", ("call_in_step", "time_in_step"))
+    def test_who_fails_on_one_rank_leaves_none_in_a_collective(self, in_step):
+        def fail_on_rank_1():
+            if collectives.dist.get_rank() == 1:
+                raise torch.OutOfMemoryError("full")
+
+        calls = [], []
+        runners = {
+            0: self.in_a_collective(calls[0], fail_on_rank_1),
+            1: self.in_a_collective(calls[1]),
+        }
+        start = time.monotonic()
+        of_ranks = self.on_two_ranks(
+            lambda: getattr(collectives, in_step)(runners, torch.device("cpu"), (0, 1))
+        )
+        self.assertLess(time.monotonic() - start, 5, "a rank has waited in vain")
+        reason = "on rank 1: out of memory: OutOfMemoryError: full"
+        for times in of_ranks:
+            self.assertEqual(times[0], Failure(reason, may_pass=True))
+            self.assertIsInstance(times[1], Timing)
+        self.assertEqual(sorted(calls[0]), [0, 1])
+        self.assertEqual(calls[1].count(0), calls[1].count(1))
 
     def test_a_short_call_is_sampled_however_long_its_launch_took(self):
         _, times = self.in_step(0.1, 4.5)
         self.assertEqual(times, {0: Timing(1.0), 1: Timing(1.0)})
 
     def test_who_calls_python_is_charged_the_host_s_time(self):
-        def sampler(device, flushes, with_host=False):
+        def sampler(device, flushed, flushes, with_host):
             return lambda run, calls: 3.0 if with_host else 1.0
 
         runners = dict.fromkeys((0, 1), lambda: None)
@@ -268,7 +344,7 @@ class TestAgreement(TestCase):
     def test_each_sample_is_on_inputs_as_they_were(self):
         log = []
 
-        def sampler(device, flushes, with_host=False):
+        def sampler(device, flushed, flushes, with_host):
             return lambda run, calls: (run(), 1.0)[1]
 
         with (
@@ -345,6 +421,8 @@ class TestAgreement(TestCase):
         self.assertIn("no process group", logs.records[-1].getMessage())
         self.assertIn("collectives.reduced", code)
 
+
+instantiate_parametrized_tests(TestAgreement)
 
 _numbers = itertools.count()
 
@@ -474,18 +552,18 @@ def contradicting_times(rank):
 
 def slow_rank(rank):
     """One rank comes to its first measurement much later than the other."""
-    warm_up = collectives._warm_up
+    first_calls = collectives._first_calls
     waited = []
 
-    def slow_warm_up(*args):
+    def slow_first_calls(*args):
         if rank == 1 and not waited:
             waited.append(time.sleep(3))
-        return warm_up(*args)
+        return first_calls(*args)
 
     below, above = {0: 1.0, 1: 2.0}, {0: 2.0, 1: 1.0}
     with (
         made_up_times((below, below), (above, above)),
-        mock.patch.object(collectives, "_warm_up", slow_warm_up),
+        mock.patch.object(collectives, "_first_calls", slow_first_calls),
     ):
         return compiled_results([in_two_steps, gathered], rank)
 

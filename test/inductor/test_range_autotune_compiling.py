@@ -105,6 +105,17 @@ class TestStartedAfter(TestCase):
         result = compiling._started_after(done(), lambda: failed)
         self.assertIsInstance(result.exception(), ValueError)
 
+    @parametrize("first_is_over", (False, True))
+    def test_hands_on_that_it_does_not_start(self, first_is_over):
+        first, error = Future(), RuntimeError("can't start new thread")
+        if first_is_over:
+            first.set_result(None)
+        result = compiling._started_after(first, mock.Mock(side_effect=error))
+        if not first_is_over:
+            first.set_result(None)
+        self.assertTrue(result.done())
+        self.assertIs(result.exception(), error)
+
 
 def in_one_step(x):
     return torch.exp(x)

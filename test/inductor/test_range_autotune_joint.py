@@ -4,7 +4,9 @@
 import dataclasses
 import gc
 import math
+import sys
 import weakref
+from unittest import mock
 
 from range_autotune_testing import OpTestCase
 from torch._inductor.test_case import run_tests
@@ -12,6 +14,9 @@ from torch._inductor.test_case import run_tests
 from torch._inductor.kernel.custom_op import CustomOpConfig, CustomOpRangeConfig
 from torch._inductor.range_autotune.joint import can_join, joined
 from torch._inductor.range_autotune.ranges import DimRange
+
+
+MODULE = sys.modules[joined.__module__]
 
 
 def named(*names):
@@ -50,6 +55,32 @@ class TestJoint(OpTestCase):
     def test_same_for_the_same(self):
         pair = self.registered("a", [(0, 8)]), self.registered("b", [(0, 8)])
         self.assertIs(joined(pair), joined(pair))
+
+    def test_while_another_thread_drops_it(self):
+        class Dropped(dict):
+            def __setitem__(self, key, value):
+                pass
+
+            def setdefault(self, key, value):
+                return value
+
+        pair = self.registered("a", [(0, 8)]), self.registered("b", [(0, 8)])
+        with mock.patch.object(MODULE, "_joined", Dropped()):
+            self.assertEqual(joined(pair).name, "a + b")
+
+    def test_while_another_thread_joins_them(self):
+        pair = self.registered("a", [(0, 8)]), self.registered("b", [(0, 8)])
+        join, others = MODULE._join, []
+
+        def join_behind_another(registrations):
+            if not others:
+                others.append(None)
+                others[0] = joined(pair)
+            return join(registrations)
+
+        with mock.patch.object(MODULE, "_join", join_behind_another):
+            mine = joined(pair)
+        self.assertIs(mine, others[0])
 
     def test_nothing_of_what_was_replaced_is_kept(self):
         pair = [self.registered(name, [(0, 8)]) for name in "ab"]

@@ -6,12 +6,17 @@ import functools
 from range_autotune_testing import OpTestCase
 from torch._inductor.test_case import run_tests, TestCase
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.testing._internal.common_utils import (
+    instantiate_parametrized_tests,
+    parametrize,
+)
 
 import torch
 from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
+from torch._inductor.range_autotune import traced_state
 from torch._inductor.range_autotune.content import content_digest, Unhashable
 from torch._inductor.range_autotune.traced_state import state_restored
 
@@ -137,11 +142,104 @@ class TestStateRestored(TestCase):
             self.trace(fails)
         self.assertEqual(cached_table.cache_info().currsize, 0)
 
+    def overlapping(self, function, first_ends_first=True):
+        """Traces it twice as two threads do; it fills in each, and again before each ends."""
+        traces = [state_restored(function) for _ in range(2)]
+        for trace in traces:
+            trace.__enter__()
+            self.refill(function)
+        for trace in traces if first_ends_first else reversed(traces):
+            self.refill(function)
+            trace.__exit__(None, None, None)
+
+    def refill(self, function):
+        """What it remembers is made anew, by a trace."""
+        with FakeTensorMode():
+            function(fill=True)
+
+    def assert_overlapping_traces_forget(self, function, kept):
+        """
+        Args:
+            kept: calls it, and returns what it remembers; None for nothing.
+        """
+        for before in (None, torch.ones(2)):
+            for first_ends_first in (False, True):
+                function(before)
+                self.overlapping(function, first_ends_first)
+                self.assertIs(kept(), before)
+
+    def test_overlapping_traces_of_a_dict(self):
+        tables = {}
+
+        def fills(value=None, fill=False):
+            tables["table"] = torch.ones(2) if fill else value
+            if tables["table"] is None:
+                del tables["table"]
+
+        self.assert_overlapping_traces_forget(fills, lambda: tables.get("table"))
+
+    def test_overlapping_traces_of_a_closure(self):
+        table = None
+
+        def fills(value=None, fill=False):
+            nonlocal table
+            table = torch.ones(2) if fill else value
+
+        self.assert_overlapping_traces_forget(fills, lambda: table)
+
+    def test_overlapping_traces_of_an_attribute(self):
+        lazy = LazyTable()
+
+        def fills(value=None, fill=False):
+            lazy.table = torch.ones(2) if fill else value
+
+        self.assert_overlapping_traces_forget(fills, lambda: lazy.table)
+
+    @parametrize("before", (0, 1))
+    @parametrize("first_ends_first", (False, True))
+    def test_overlapping_traces_of_a_cache(self, before, first_ends_first):
+        @functools.cache
+        def table(number):
+            return torch.ones(2)
+
+        numbers = iter(range(100))
+
+        def fills(fill):
+            table(next(numbers))
+
+        for _ in range(before):
+            table(next(numbers))
+        self.overlapping(fills, first_ends_first)
+        self.assertEqual(table.cache_info().currsize, 0)
+
+    def test_fake_tensors_of_nobody_known(self):
+        tables = {}
+
+        def fills():
+            tables["table"] = torch.ones(2)
+
+        with FakeTensorMode():
+            fills()
+        mine = tables["table"]
+        with state_restored(fills):
+            pass
+        self.assertIs(tables["table"], mine)
+        with FakeTensorMode(), state_restored(fills):
+            fills()
+        self.assertEqual(tables, {})
+
+    def test_nothing_is_remembered_behind_a_trace(self):
+        self.overlapping(lambda fill: None)
+        self.assertEqual(traced_state._under_way, [])
+
     def test_contents_of_fake_tensors(self):
         with FakeTensorMode():
             fake = torch.ones(8)
         with self.assertRaises(Unhashable):
             content_digest(fake)
+
+
+instantiate_parametrized_tests(TestStateRestored)
 
 
 class TestCompiled(OpTestCase):

@@ -56,6 +56,21 @@ class TestTuningProgress(TestCase):
         _, end = self.run_for(2.0, stream=io.StringIO())
         self.assertEqual(end, "")
 
+    def test_nothing_where_nobody_can_tell_who_looks(self):
+        class WriteOnly:
+            """As a program puts in place of standard error."""
+
+        closed = io.StringIO()
+        closed.close()
+        for stream in (WriteOnly(), closed, None):
+            with (
+                self.subTest(stream),
+                mock.patch.object(sys, "stderr", stream),
+                tuning_progress("my_op", 2) as progress,
+            ):
+                self.now += 10
+                progress.done("it")
+
     def test_nothing_when_switched_off(self):
         with config.patch(custom_op_autotune_progress=False):
             _, end = self.run_for(2.0)

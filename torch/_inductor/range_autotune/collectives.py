@@ -8,6 +8,7 @@ before a candidate is run, and on times before a winner is chosen.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import pickle
 import re
@@ -15,7 +16,7 @@ import socket
 import statistics
 import time
 import weakref
-from typing import Any, TYPE_CHECKING
+from typing import Any, TYPE_CHECKING, TypeVar
 
 import torch.distributed as dist
 from torch._dynamo.device_interface import get_interface_for_device
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
     Runner = Callable[[], Any]
     Sampler = Callable[[Runner, int], float]
     Ranks = tuple[int, ...]
+
+T = TypeVar("T")
 
 # Samples of each candidate, in turns; ``collective_benchmark_nruns`` calls in all.
 _ROUNDS = 10
@@ -167,7 +170,7 @@ def common_comparisons(
         results = [(rank, theirs[index]) for rank, theirs in of_ranks]
         wrong = [f"on rank {rank}: {r}" for rank, r in results if isinstance(r, str)]
         missing = [
-            NotCompared(f"on rank {rank}: {r.reason}")
+            NotCompared(f"on rank {rank}: {r.reason}", r.may_pass)
             for rank, r in results
             if isinstance(r, NotCompared)
         ]
@@ -202,7 +205,8 @@ def time_in_step(
 
     Every rank runs the same calls in the same order. What raises on one rank is a failure
     on all; a rank that is slow makes the others wait. A collective that one rank never
-    enters ends with the group's timeout.
+    enters ends with the group's timeout. Where one lacks memory for its timer, no rank
+    calls anybody.
 
     Args:
         runners: one call of each candidate, by index; the same indices on every rank.
@@ -213,8 +217,9 @@ def time_in_step(
     Returns:
         The slowest rank's times, the same on every rank.
     """
-    if device.type == "cpu":
-        keep_heap()
+    flushed = _made_on_all_ranks(lambda: _flush_buffer(device), ranks)
+    if isinstance(flushed, Failure):
+        return dict.fromkeys(runners, flushed)
     counters["inductor"]["custom_op_candidate_timings"] += len(runners)
     first = _first_calls(runners, device, ranks)
     called = {i: call for i, call in first.items() if isinstance(call, _Call)}
@@ -226,11 +231,9 @@ def time_in_step(
     rounds = min(_ROUNDS, max(_FEWEST_ROUNDS, int(_BUDGET_MS / max(round_ms, 1e-3))))
     flushes = _flushes_to_hide(max((c.launch_ms for c in running.values()), default=0))
     sampled = {index: runners[index] for index in running}
-    try:
-        samplers = _samplers(sampled, device, flushes, calling_python, restore)
-        samples = _take_samples(sampled, samplers, rounds, calls)
-    except Exception as e:  # the others wait for what comes of it
-        samples = dict.fromkeys(sampled, failure_of(e))
+    timer = functools.partial(_sampler, device, flushed, flushes)
+    samplers = _samplers(sampled, timer, calling_python, restore)
+    samples = _take_samples(sampled, samplers, rounds, calls)
     return {**_roughly(first), **_merged(_gather(samples, ranks))}
 
 
@@ -253,9 +256,17 @@ def _first_calls(
     runners: Mapping[int, Runner], device: torch.device, ranks: Ranks
 ) -> dict[int, _Call | Failure]:
     return {
-        index: _agreed(_warm_up(runners[index], device), ranks)
+        index: _first_calls_of(runners[index], device, ranks)
         for index in sorted(runners)
     }
+
+
+def _first_calls_of(run: Runner, device: torch.device, ranks: Ranks) -> _Call | Failure:
+    """Who fails on one rank is called once on all, so that nobody is left in a collective."""
+    first = _agreed(_lowest_call(run, device, 1), ranks)
+    if isinstance(first, Failure):
+        return first
+    return _agreed(_lowest_call(run, device, _WARM_UP_CALLS), ranks)
 
 
 def _roughly(calls: Mapping[int, _Call | Failure]) -> Times:
@@ -270,10 +281,10 @@ class _Call:
     launch_ms: float
 
 
-def _warm_up(run: Runner, device: torch.device) -> _Call | Failure:
-    """What a call takes, roughly: the lowest behind a first one."""
+def _lowest_call(run: Runner, device: torch.device, times: int) -> _Call | Failure:
+    """What a call takes, roughly: the lowest of so many."""
     try:
-        _, *calls = [_timed_call(run, device) for _ in range(1 + _WARM_UP_CALLS)]
+        calls = [_timed_call(run, device) for _ in range(times)]
     except Exception as e:
         return failure_of(e)
     return _Call(min(c.ms for c in calls), min(c.launch_ms for c in calls))
@@ -288,12 +299,42 @@ def _timed_call(run: Runner, device: torch.device) -> _Call:
 
 def _agreed(mine: _Call | Failure, ranks: Ranks) -> _Call | Failure:
     """The failure of any rank, else what the slowest takes."""
-    calls = []
-    for rank, result in zip(ranks, _gather(mine, ranks)):
+    calls = _of_all_ranks(mine, ranks)
+    if isinstance(calls, Failure):
+        return calls
+    return _Call(max(c.ms for c in calls), max(c.launch_ms for c in calls))
+
+
+def _of_all_ranks(mine: T | Failure, ranks: Ranks) -> list[T] | Failure:
+    """What each rank has, or the failure of the first that has one."""
+    of_ranks = _gather(mine, ranks)
+    for rank, result in zip(ranks, of_ranks):
         if isinstance(result, Failure):
             return result.of(f"on rank {rank}")
-        calls.append(result)
-    return _Call(max(c.ms for c in calls), max(c.launch_ms for c in calls))
+    return of_ranks
+
+
+def _made_on_all_ranks(make: Callable[[], T], ranks: Ranks) -> T | Failure:
+    """
+    What a rank makes for itself, without a collective; a failure if any rank fails to.
+
+    Args:
+        make: what it makes stays on this rank.
+    """
+    try:
+        made: T | Failure = make()
+    except Exception as e:  # the others wait for what comes of it
+        made = failure_of(e)
+    of_ranks = _of_all_ranks(made if isinstance(made, Failure) else None, ranks)
+    return of_ranks if isinstance(of_ranks, Failure) else made
+
+
+def _flush_buffer(device: torch.device) -> torch.Tensor | None:
+    """All the memory that timing needs: of a GPU, to flush caches. May raise that it lacks."""
+    if device.type == "cpu":
+        keep_heap()
+        return None
+    return make_flush_buffer(device)
 
 
 def _flushes_to_hide(launch_ms: float) -> int:
@@ -327,16 +368,18 @@ def _take_samples(
 
 def _samplers(
     indices: Iterable[int],
-    device: torch.device,
-    flushes: int,
+    timer: Callable[..., Sampler],
     calling_python: Collection[int],
     restore: Callable[[], None],
 ) -> dict[int, Sampler]:
-    """See ``time_in_step``; raises OutOfMemoryError."""
-    samplers = dict.fromkeys(indices, _sampler(device, flushes))
-    if with_host := samplers.keys() & {*calling_python}:
-        of_host = _sampler(device, flushes, with_host=True)
-        samplers.update(dict.fromkeys(with_host, of_host))
+    """
+    See ``time_in_step``.
+
+    Args:
+        timer: see ``_sampler``; given ``with_host``.
+    """
+    on_device, of_host = timer(with_host=False), timer(with_host=True)
+    samplers = {i: of_host if i in calling_python else on_device for i in indices}
     return {i: _restoring(sample, restore) for i, sample in samplers.items()}
 
 
@@ -365,7 +408,9 @@ def _merged(of_ranks: Sequence[_Samples]) -> Times:
     return times
 
 
-def _sampler(device: torch.device, flushes: int, with_host: bool = False) -> Sampler:
+def _sampler(
+    device: torch.device, flushed: torch.Tensor | None, flushes: int, with_host: bool
+) -> Sampler:
     """
     From a number of calls to the time of one, in ms: the median, so that one that waited
     for a rank that was disturbed does not count.
@@ -374,13 +419,13 @@ def _sampler(device: torch.device, flushes: int, with_host: bool = False) -> Sam
     behind cache flushes that hide its launch.
 
     Args:
+        flushed: written to for a flush; None on a CPU.
         flushes: as many on each rank: who is early waits for the others.
         with_host: whether a GPU's time is the host's if that is longer.
     """
-    if device.type == "cpu":
+    if flushed is None:
         return _sample_on_cpu
     interface = get_interface_for_device(device.type)
-    flushed = make_flush_buffer(device)
 
     def sample(run: Runner, calls: int) -> float:
         run()

@@ -182,7 +182,12 @@ def _started_after(first: Future[Any], start: Callable[[], Future[Any]]) -> Futu
     result: Future[Any] = Future()
 
     def go_on(_: Future[Any]) -> None:
-        start().add_done_callback(lambda second: fulfil(result, second.result))
+        try:
+            started = start()
+        except Exception as e:  # there may be no thread to be had
+            result.set_exception(e)
+        else:
+            started.add_done_callback(lambda second: fulfil(result, second.result))
 
     first.add_done_callback(go_on)
     return result

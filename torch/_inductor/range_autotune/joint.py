@@ -61,10 +61,12 @@ def joined(registrations: Sequence[Registration]) -> Registration:
     if len(registrations) == 1:
         return registrations[0]
     key = tuple(map(id, registrations))
-    if key not in _joined:
+    known = _joined.get(key)
+    if known is None:
         _drop_replaced()
-        _joined[key] = (registrations, _join(registrations))
-    return _joined[key][1]
+        # Another thread may have joined them meanwhile, and may drop them at any time.
+        known = _joined.setdefault(key, (registrations, _join(registrations)))
+    return known[1]
 
 
 def _drop_replaced() -> None:

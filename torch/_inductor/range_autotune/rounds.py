@@ -22,13 +22,14 @@ from .conclusions import (
     reject_failures,
 )
 from .config_ranges import ConfigRecord
-from .inputs import make_inputs, may_hold, SizePoint, values_of
+from .inputs import check_memory, make_inputs, may_hold, SizePoint, values_of
 from .integer_division import check_divisors
 from .kernel_configs import ConfigSearch
 from .limits import call_within, is_out_of_memory, time_limit_s
 from .measure import (
     call_once,
     Failure,
+    failure_of,
     synchronize,
     time_candidates,
     Times,
@@ -46,6 +47,8 @@ from .tuning_progress import tuning_progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    import torch
 
     from .config_ranges import ConfigTimes
     from .numerics import Comparison
@@ -173,19 +176,19 @@ def _called(
     if FALLBACK_INDEX not in runners and not any(
         isinstance(time, Timing) for time in times.values()
     ):
-        reason = _why_op_does_not_run(tuning, point)
-        if reason:
-            return Entry(not_measured=reason)
+        failure = _failure_of_op(tuning, point)
+        if failure:
+            return Entry(not_measured=None if failure.may_pass else failure.reason)
     what = f"it does not run at size {point.size} (if the model has none, say so with torch._check)"
     times = {i: t.of(what) if isinstance(t, Failure) else t for i, t in times.items()}
     run = {i: runners[i] for i, time in times.items() if isinstance(time, Timing)}
     return Entry(times, _compare(tuning, run, point, restore) if run else {})
 
 
-def _why_op_does_not_run(tuning: Tuning, point: SizePoint) -> str | None:
+def _failure_of_op(tuning: Tuning, point: SizePoint) -> Failure | None:
     """Of the op itself among its neighbours, called eagerly, if it fails at a size."""
     if tuning.ranks:
-        return "nobody runs there, and the ranks do not call the op itself"
+        return Failure("nobody runs there, and the ranks do not call the op itself")
     site = tuning.site
     calls = [call_of_candidate(FALLBACK, call) for call in site.calls]
 
@@ -196,7 +199,7 @@ def _why_op_does_not_run(tuning: Tuning, point: SizePoint) -> str | None:
     try:
         call_within(time_limit_s(), "a call of it", call)
     except Exception as e:
-        return f"the op itself does not run there: {one_line(e)}"
+        return failure_of(e).of("the op itself does not run there")
     return None
 
 
@@ -224,15 +227,16 @@ def _runners(
     tuning: Tuning, competing: Round, point: SizePoint, inputs: list[Any]
 ) -> tuple[Runners, Callable[[], None]]:
     """
-    One call of each candidate at a size, none if it needs more memory than there is; and
-    what makes its inputs as they were before.
+    One call of each candidate at a size, none if it needs more memory than there is, or at
+    one that nobody named if the user's generators cannot make its inputs; and what makes
+    its inputs as they were before.
     """
     try:
         _reject_in_process(tuning, competing, point)
         inputs = inputs or _inputs(tuning, point)
         restore = _restorer(tuning, inputs)
     except Exception as e:
-        if not is_out_of_memory(e):
+        if point.timed and not is_out_of_memory(e):
             raise
         _tell_not_measured(tuning, point, one_line(e))
         return {}, _nothing
@@ -282,7 +286,8 @@ def _reject_where_divisors_are_zero(
 
 
 def _inputs(tuning: Tuning, point: SizePoint) -> list[Any]:
-    """What stands for the call site's inputs at a size."""
+    """What stands for the call site's inputs at a size; raises as ``make_inputs``."""
+    check_memory(tuning.site, point.values, tuning.outputs.tensors)
     gen_fns = tuning.registration.options.input_gen_fns
     return make_inputs(tuning.site, point, gen_fns)
 
@@ -445,7 +450,12 @@ def _compare(
     """With the op itself, if asked to; the same on every rank."""
     if tuning.registration.options.numerics_check == "off":
         return {}
-    found = _comparisons(runners, restore)
+    expected = _results_of_op(runners, restore)
+    if tuning.ranks:  # nobody is called where one rank has nothing to compare with
+        missing = expected if isinstance(expected, NotCompared) else None
+        of_op = common_comparisons({FALLBACK_INDEX: missing}, tuning.ranks)
+        expected = of_op[FALLBACK_INDEX] or expected
+    found = _comparisons(runners, expected, restore)
     if tuning.ranks:
         return common_comparisons(found, tuning.ranks)
     if tuning.site.body is None:
@@ -474,30 +484,43 @@ def _without_neighbours(
         return mismatch
 
 
-def _comparisons(
+def _results_of_op(
     runners: Runners, restore: Callable[[], None]
+) -> list[torch.Tensor] | NotCompared:
+    """What candidates are compared with, or why there is nothing."""
+    if FALLBACK_INDEX not in runners:
+        return NotCompared("the op itself does not compile")
+    try:
+        # They may be inputs that the others write to, too.
+        results = _called_anew(runners[FALLBACK_INDEX], restore)
+        return [result.clone() for result in results]
+    except Exception as e:
+        reason = f"the op itself does not run: {one_line(e)}"
+        return NotCompared(reason, is_out_of_memory(e))
+
+
+def _called_anew(run: Callable[[], Any], restore: Callable[[], None]) -> Any:
+    restore()
+    return call_within(time_limit_s(), "a call of it", run)
+
+
+def _comparisons(
+    runners: Runners,
+    expected: list[torch.Tensor] | Comparison,
+    restore: Callable[[], None],
 ) -> dict[int, Comparison]:
     """How each candidate's results differ from those of the op itself; None for not."""
     others = [index for index in runners if index != FALLBACK_INDEX]
-
-    def call(run: Callable[[], Any]) -> Any:
-        restore()
-        return call_within(time_limit_s(), "a call of it", run)
-
-    if FALLBACK_INDEX not in runners:
-        return dict.fromkeys(others, NotCompared("the op itself does not compile"))
-    try:
-        # They may be inputs that the others write to, too.
-        expected = [result.clone() for result in call(runners[FALLBACK_INDEX])]
-    except Exception as e:
-        problem = NotCompared(f"the op itself does not run: {one_line(e)}")
-        return dict.fromkeys(others, problem)
+    if not isinstance(expected, list):
+        return dict.fromkeys(others, expected)
     found: dict[int, Comparison] = {}
     for index in others:
         try:
-            found[index] = find_mismatch(call(runners[index]), expected)
+            found[index] = find_mismatch(
+                _called_anew(runners[index], restore), expected
+            )
         except Exception as e:
-            found[index] = NotCompared(one_line(e))
+            found[index] = NotCompared(one_line(e), is_out_of_memory(e))
     return found
 
 

@@ -8,7 +8,9 @@ in place of a real one in the next call, as would the op itself, if it has the s
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
+import threading
 import types
 from typing import Any, TYPE_CHECKING
 
@@ -21,12 +23,35 @@ from .content import globals_read, is_library, names_in
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 # Who reaches more has the rest left alone.
 _MOST_OBJECTS = 2_000
 _CACHE = type(functools.cache(lambda: None))
 _Namespace = dict[Any, Any]
+# What may be written to by name; a closure's cell has one name.
+_Place = _Namespace | types.CellType
+_ABSENT = object()
+
+
+@dataclasses.dataclass
+class _Remembered:
+    """
+    What was there before a function is traced, by the identity of what it was in.
+
+    Args:
+        places: with their contents then.
+        caches: with the number of their misses then; None if what is in there now is of
+            a trace in any case.
+    """
+
+    places: dict[int, tuple[_Place, _Namespace]]
+    caches: dict[int, tuple[Any, int | None]]
+
+
+# Of traces that are under way, in several threads perhaps, the first one first.
+_under_way: list[_Remembered] = []
+_lock = threading.RLock()
 
 
 @contextlib.contextmanager
@@ -35,51 +60,91 @@ def state_restored(function: Callable[..., Any]) -> Iterator[None]:
     While a function is traced; it forgets the fake tensors that it keeps of that.
 
     What was there before takes their place in globals, closures, attributes of objects and
-    dicts in these. A ``functools.cache`` that was added to is emptied.
+    dicts in these. A ``functools.cache`` that was added to is emptied. Other threads may
+    trace what writes to the same; each forgets what any of them keeps.
     """
     reached = _reached_from(function)
-    caches = [(x, x.cache_info().misses) for x in reached if isinstance(x, _CACHE)]
-    cells = [(x, _in_cell(x)) for x in reached if isinstance(x, types.CellType)]
-    namespaces = [(x, {**x}) for x in reached if isinstance(x, dict)]
+    with _lock:
+        remembered = _remember(reached)
+        _under_way.append(remembered)
     try:
         yield
     finally:
-        for cache, misses in caches:
-            if cache.cache_info().misses != misses:
-                cache.cache_clear()
-        for cell, before in cells:
-            _restore_cell(cell, before)
-        for namespace, kept in namespaces:
-            _restore(namespace, kept)
+        with _lock:
+            _under_way[:] = [other for other in _under_way if other is not remembered]
+            _restore_all(remembered)
 
 
-def _in_cell(cell: types.CellType) -> tuple[Any, ...]:
-    """What a closure has there; nothing while that is not bound."""
-    try:
-        return (cell.cell_contents,)
-    except ValueError:
-        return ()
-
-
-def _restore_cell(cell: types.CellType, before: tuple[Any, ...]) -> None:
-    if _has_fake(before) or not _has_fake(_in_cell(cell)):
-        return
-    if before:
-        (cell.cell_contents,) = before
-    else:
-        del cell.cell_contents
-
-
-def _restore(now: _Namespace, before: _Namespace) -> None:
-    absent = object()
-    for name in [*now]:
-        old = before.get(name, absent)
-        if now[name] is old or not _has_fake(now[name]):
-            continue
-        if old is absent:
-            del now[name]
+def _remember(reached: Iterable[Any]) -> _Remembered:
+    remembered = _Remembered({}, {})
+    for value in reached:
+        if isinstance(value, _CACHE):
+            remembered.caches[id(value)] = value, value.cache_info().misses
         else:
-            now[name] = old
+            remembered.places[id(value)] = value, _before_all_traces(value)
+    return remembered
+
+
+def _before_all_traces(place: _Place) -> _Namespace:
+    """The contents of a place, without the fake tensors of traces that are under way."""
+    contents = _contents(place)
+    for other in _under_way:
+        if id(place) in other.places:
+            _, before = other.places[id(place)]
+            _put_back(contents, before)
+    return contents
+
+
+def _restore_all(remembered: _Remembered) -> None:
+    for cache, misses in remembered.caches.values():
+        if cache.cache_info().misses != misses:
+            _clear(cache)
+    for place, before in remembered.places.values():
+        _put_back(place, before)
+
+
+def _clear(cache: Any) -> None:
+    """Its misses count from zero again, also for those who look at them later."""
+    cache.cache_clear()
+    for other in _under_way:
+        if id(cache) in other.caches:
+            other.caches[id(cache)] = cache, None
+
+
+def _put_back(place: _Place, before: _Namespace) -> None:
+    """Takes fake tensors out of a place, but for those that were there before."""
+    for name, value in _contents(place).items():
+        old = before.get(name, _ABSENT)
+        if value is old or not _has_fake(value):
+            continue
+        if old is _ABSENT or _has_fake(old):
+            _remove(place, name)
+        else:
+            _set(place, name, old)
+
+
+def _contents(place: _Place) -> _Namespace:
+    """A closure may have nothing there; then its cell has no contents."""
+    if isinstance(place, dict):
+        return {**place}
+    try:
+        return {"cell_contents": place.cell_contents}
+    except ValueError:
+        return {}
+
+
+def _set(place: _Place, name: Any, value: Any) -> None:
+    if isinstance(place, dict):
+        place[name] = value
+    else:
+        place.cell_contents = value
+
+
+def _remove(place: _Place, name: Any) -> None:
+    if isinstance(place, dict):
+        place.pop(name, None)
+    else:
+        del place.cell_contents
 
 
 def _has_fake(value: Any) -> bool:
@@ -117,7 +182,7 @@ def _parts(value: Any) -> list[Any]:
     if isinstance(value, (list, tuple)):
         return [*value]
     if isinstance(value, types.CellType):
-        return [*_in_cell(value)]
+        return [*_contents(value).values()]
     if isinstance(value, functools.partial):
         return [value.func, value.args, value.keywords]
     if isinstance(value, types.MethodType):

@@ -75,9 +75,17 @@ def tuning_progress(
         progress.close()
 
 
-def _bar(name: str, steps: int, stream: TextIO) -> Any | None:
+def _is_terminal(stream: Any) -> bool:
+    """No for whatever cannot tell: a process may have no standard error, or one of its own."""
+    try:
+        return bool(stream.isatty())
+    except Exception:
+        return False
+
+
+def _bar(name: str, steps: int, stream: TextIO | None) -> Any | None:
     """None where no bar is to be shown."""
-    if not (config.custom_op_autotune_progress and stream.isatty()):
+    if not (config.custom_op_autotune_progress and _is_terminal(stream)):
         return None
     try:
         from tqdm import tqdm
