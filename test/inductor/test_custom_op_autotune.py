@@ -579,6 +579,32 @@ class TestSizes(AutotuneTestCase):
         op = self.doubling_op()
         self.check(lambda x: op(x[x[:, 0] > 7]), lambda n: (ramp(n, 4),))
 
+    def compile_with_blocks(self, sizes):
+        """With a generator of blocks of 16 rows, measured at sizes."""
+        op = identity_op()
+
+        def generate(fake):
+            return torch.zeros(fake.shape[0] // 16, 16, 4).reshape(fake.shape)
+
+        register_custom_op_autotuning(
+            op,
+            configs=[CustomOpRangeConfig("x", 0, RANGES[:1], [plus(1)])],
+            input_gen_fns={"x": generate},
+            representative_sizes=sizes,
+        )
+        with made_up_times(lambda size, index: 1.0 if index == 0 else 2.0):
+            return compile_at(op, ramp(128, 4))
+
+    @unittest.skipIf(HAS_GPU, "the generator is one for a CPU")
+    def test_input_generator_that_fails_at_a_size_that_nobody_named(self):
+        self.assert_markers(self.compile_with_blocks([64]), {5: 1, 64: 1})
+
+    @unittest.skipIf(HAS_GPU, "the generator is one for a CPU")
+    def test_input_generator_that_fails(self):
+        failure = r"input_gen_fns\['x'\] of .* fails for a tensor of shape \[65, 4\]: "
+        with self.assertRaisesRegex(Exception, failure):
+            self.compile_with_blocks([65])
+
     def test_input_generator_gets_the_size_of_the_range(self):
         op = identity_op()
         shapes = []

@@ -157,6 +157,12 @@ def rows(n, columns=8):
 
 
 class TestEmittedCode(FusionTestCase):
+    @config.patch({"trace.provenance_tracking_level": 1})
+    def test_with_provenance(self):
+        """Nodes have metadata as soon as they are made."""
+        op = tuned_op()
+        self.check(lambda x: op(x.sin()).relu() + 1, lambda n: (rows(n),), kernels=1)
+
     def arguments(self, fn, *args, impls=None):
         """The code of what branches are called with."""
         op = tuned_op(impls=impls) if impls else tuned_op()

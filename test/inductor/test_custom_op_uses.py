@@ -265,9 +265,32 @@ class TestSizesOfZeroAndNone(UsesTestCase):
         x = ramp(128, 4)
         torch._dynamo.decorators.mark_unbacked(x, 0)
         compiled = torch.compile(op)
-        with made_up_times(best_by_range):
+        with made_up_times(best_by_range) as sizes:
             compiled(x)
+        self.assertGreater(min(sizes), 0)
         self.assert_markers(compiled, {0: 1, 1: 1, 511: 1, 512: 2, 2047: 2, 2048: 0})
+
+    @torch._dynamo.config.patch(capture_scalar_outputs=True)
+    def test_number_that_is_checked_against_a_size_outside(self):
+        def scaled(x: torch.Tensor, n: int) -> torch.Tensor:
+            return x * 2 + n
+
+        op = define_op(scaled, lambda x, n: torch.empty_like(x))
+        register(op, lambda x, n: x + x + n, lambda x, n: n + 2 * x)
+
+        def fn(x, y, number):
+            n = number.item()
+            torch._check(n >= 0)
+            torch._check(n <= y.shape[0])
+            return op(x, n)
+
+        counters.clear()
+        number = torch.tensor(7)
+        compiled = compile_at(fn, ramp(128), ramp(64), number)
+        for size in (5, 600):
+            x = ramp(size)
+            self.assertEqual(compiled(x, ramp(64), number), x * 2 + 7)
+        self.assertEqual(counters["inductor"]["custom_op_candidates_left_out"], 0)
 
     @torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)
     def test_size_after_nonzero(self):

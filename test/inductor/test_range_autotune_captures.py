@@ -1,7 +1,9 @@
 # Owner(s): ["module: inductor"]
 """Tensors that implementations bring along, while traced and where they win."""
 
+import gc
 import math
+import weakref
 from unittest import mock
 
 from range_autotune_testing import OpTestCase, SymbolicTestCase
@@ -113,6 +115,38 @@ class TestCompiled(OpTestCase):
                 torch._dynamo.mark_dynamic(x, 0)
                 with torch._dynamo.config.patch(error_on_recompile=i > 0):
                     self.assertEqual(compiled(x), (x * 2 + table) * 3)
+
+
+class TestLifetime(OpTestCase):
+    def test_what_did_not_win_is_not_kept(self):
+        def double(x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+        op = torch.library.custom_op("captures::double", mutates_args=())(double)
+        op.register_fake(torch.empty_like)
+
+        def compile_with_table():
+            table = torch.ones(SIZE, device=DEVICE)
+            ranges = [(0, math.inf)]
+            impls = [lambda x: x * 2, lambda x: x + x * table]
+            self.register(op, [CustomOpRangeConfig("x", 0, ranges, impls)])
+            compiled = torch.compile(op)
+            x = torch.rand(SIZE, SIZE, device=DEVICE)
+            with mock.patch.object(rounds, "time_candidates", first_is_best):
+                self.assertEqual(compiled(x), x * 2)
+            return weakref.ref(table)
+
+        table = compile_with_table()
+        self.register(op, [CustomOpRangeConfig("x", 0, [(0, 9)], [lambda x: x * 2])])
+        torch._dynamo.reset()
+        gc.collect()
+        self.assertIsNone(table())
+
+
+def first_is_best(runners, *_):
+    for run in runners.values():
+        run()
+    return {index: Timing(1.0 + (index != 0)) for index in runners}
 
 
 def _first_of_two(x: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,9 @@ from torch._inductor.test_case import run_tests, TestCase
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import torch
+from torch._inductor.range_autotune.candidates import TracedCandidate
 from torch._inductor.range_autotune.control_flow import with_tuples
+from torch._inductor.range_autotune.registration import Candidate
 
 
 cond = torch.ops.higher_order.cond
@@ -29,7 +31,24 @@ def of_tuples(x):
     return cond(x.sum() > 3, lambda x: (x.sin(), x), lambda x: (x.cos(), x + 1), (x,))
 
 
+@torch.library.custom_op("control_flow::op", mutates_args=())
+def op(x: torch.Tensor) -> torch.Tensor:
+    return x + 1
+
+
+op.register_fake(torch.empty_like)
+
+
+def of_an_op(x):
+    return cond(x.sum() > 3, torch.sin, op, (x,))
+
+
 class TestControlFlow(TestCase):
+    def test_calls_of_python_in_branches(self):
+        for fn, calls in ((of_an_op, True), (of_one_tensor, False)):
+            candidate = TracedCandidate(Candidate("fn", fn), traced(fn))
+            self.assertEqual(candidate.calls_python, calls)
+
     def test_branches_that_return_a_tensor(self):
         gm = with_tuples(traced(of_one_tensor))
         gm.graph.lint()

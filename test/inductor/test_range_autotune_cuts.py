@@ -16,7 +16,7 @@ import torch
 from torch._inductor import config
 from torch._inductor.kernel.custom_op import CustomOpRangeConfig
 from torch._inductor.range_autotune import lowering, rounds
-from torch._inductor.range_autotune.cuts import crossing, cut
+from torch._inductor.range_autotune.cuts import crossing, cut, widest
 from torch._inductor.range_autotune.measure import (
     ChoiceRules,
     choose_winners,
@@ -153,6 +153,10 @@ class TestCut(TestCase):
     def test_uncertain_times_are_no_excuse(self):
         machine = Machine(constant(1.2), lambda s: 1.0 if s < 100 else 1.4, error=0.2)
         self.assertEqual(len(machine.cut(DimRange(1, 1000))), 2)
+
+    def test_gaps_from_no_size_at_all(self):
+        self.assertEqual(widest([(0, 3), (4, 8)], ()), (0, 3))
+        self.assertEqual(widest([(0, 3), (4, 16)], ()), (4, 16))
 
     def test_one_size_is_no_range(self):
         times = {0: Timing(1.0)}

@@ -222,6 +222,29 @@ class TestDeferral(DeferredTestCase):
         expected = through_sums(self.x, self.w).cos()
         self.assertEqual(result, expected, atol=1e-3, rtol=1e-3)
 
+    @config.patch(assume_unaligned_fallback_output=True)
+    @config.patch("test_configs.force_custom_op_decomposition", True)
+    def test_names_of_what_may_lie_anywhere(self):
+        """Of results of calls Inductor is told to assume nothing."""
+
+        def body(x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+        op, inner = (define_op(body, torch.empty_like) for _ in range(2))
+        register(op, [inner])
+        known = []
+
+        def resolve_choices(graph):
+            resolve(graph)
+            known.append((graph.unaligned_buffers, {*graph.name_to_buffer}))
+
+        resolve = deferred.resolve_choices
+        with mock.patch.object(deferred, "resolve_choices", resolve_choices):
+            self.check(lambda x: op(x.sin()).cos() + 1, self.x)
+        unaligned, buffers = known[-1]
+        self.assertTrue(unaligned & buffers)
+        self.assertLessEqual(unaligned - {*"x", "arg0_1"}, buffers)
+
     def test_config_of_its_time(self):
         op = linear_op(through_mm)
         seen = []

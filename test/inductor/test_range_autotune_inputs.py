@@ -24,8 +24,10 @@ from torch._inductor import config, ir
 from torch._inductor.kernel.custom_op import CustomOpRangeConfig
 from torch._inductor.range_autotune.call_site import CallSite, NotTunable, Slot
 from torch._inductor.range_autotune.inputs import (
+    check_memory,
     concrete,
     hint_point,
+    is_about_index_width,
     make_inputs,
     point_for_size,
     size_bounds,
@@ -402,11 +404,28 @@ class TestInputs(SiteTestCase):
 
     def test_more_memory_than_there_is(self):
         with self.assertRaisesRegex(
-            MemoryError, f"the inputs take {2**62} bytes on cpu"
+            MemoryError, f"inputs and outputs take {2**62} bytes on cpu"
         ):
             self.inputs(2**60, x=self.tensor([self.s0]))
         (made,) = self.inputs(2**60, x=self.tensor([self.s0], [0]))
         self.assertEqual(made.shape, (2**60,))
+
+    def test_outputs_take_memory_too(self):
+        site = self.site(x=self.tensor([self.s0]))
+        size = V.graph.sizevars.shape_env.create_symintnode(self.s0, hint=100)
+        with self.fake_mode:
+            square = torch.empty(size, size)
+        values = {self.s0: 2**28, self.s1: S1}
+        check_memory(site, values)
+        with self.assertRaisesRegex(MemoryError, f"take {2**58 + 2**30} bytes on cpu"):
+            check_memory(site, values, [square])
+
+    def test_which_conditions_are_about_the_width_of_indices(self):
+        for parts in (1, 3, 64, 2000):
+            limit = (2**31 - 1) // parts
+            self.assertTrue(is_about_index_width(self.s0 <= limit))
+        for bound in (100_000, 3_000_000, 2**31 - 2**20):
+            self.assertFalse(is_about_index_width(self.s0 <= bound))
 
     @EXAMPLES
     @given(st.data())

@@ -296,6 +296,22 @@ class TestWritesAndReads(FusionTestCase):
         self.check_values(fn, lambda n: (rows(n), rows(400).cos()))
         self.assertEqual(counters["inductor"]["custom_op_candidates_left_out"], 0)
 
+    def test_dtype_that_no_code_is_generated_for(self):
+        def twice(x: torch.Tensor) -> torch.Tensor:
+            return x + x
+
+        op = tuned_op(twice, [lambda x: x + x, lambda x: x * 2])
+
+        def fn(x, cache):
+            y = op(x)
+            cache[: x.shape[0]].copy_(y)
+            return y + 1
+
+        def make(n):
+            return tuple(values.to(torch.complex64) for values in (rows(n), rows(400)))
+
+        self.check_values(fn, make)
+
     def test_result_that_equals_an_input(self):
         """Passes drop the product with ones."""
 

@@ -154,7 +154,9 @@ class TracedCandidate:
                 isinstance(node.target, torch._ops.OpOverload)
                 and node.target.namespace not in _NAMESPACES_OF_TORCH
             )
-            for node in self.graph.graph.nodes
+            for graph in self.graph.modules()  # branches of control flow, too
+            if isinstance(graph, torch.fx.GraphModule)
+            for node in graph.graph.nodes
         )
 
 

@@ -145,7 +145,7 @@ def widest_change(runs: Sequence[Sequence[int]], closed: Collection[Gap]) -> Gap
 def widest(gaps: Sequence[Gap], closed: Collection[Gap]) -> Gap | None:
     """The one whose sizes are the furthest apart, by their ratio; not one of the closed."""
     left = [gap for gap in gaps if gap not in closed]
-    return max(left, key=lambda gap: gap[1] / gap[0], default=None)
+    return max(left, key=lambda gap: gap[1] / max(gap[0], 1), default=None)
 
 
 def _gaps(runs: Sequence[Sequence[int]]) -> list[Gap]:

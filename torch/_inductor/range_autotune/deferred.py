@@ -278,13 +278,39 @@ def _rename_buffers(
     for buffer in new:
         buffer.name = renamed[buffer.get_name()]
         graph.name_to_buffer[buffer.name] = buffer
-    sets = (graph.mutated_buffers, graph.never_reuse_buffers, boundaries(graph))
-    for known in sets:
-        for old in known & renamed.keys():
-            known.remove(old)
-            known.add(renamed[old])
+    for known in _sets_of_names(graph):
+        now = [renamed[old] for old in known if old in renamed]
+        known.difference_update(renamed)
+        known.update(now)
+    for table in _tables_by_name(graph):
+        moved = {renamed[old]: table.pop(old) for old in [*table] if old in renamed}
+        table.update(moved)
     for buffer in new:
         _rename_within(buffer, renamed)
+
+
+def _sets_of_names(graph: GraphLowering) -> list[Any]:
+    """What a graph knows of buffers by the sets that their names are in."""
+    return [
+        graph.mutated_buffers,
+        graph.never_reuse_buffers,
+        graph.unaligned_buffers,
+        graph.no_fuse_buffer_names,
+        graph.invoke_quant_ops,
+        boundaries(graph),
+        *graph.additional_buffer_deps.values(),
+        *graph.additional_star_deps.values(),
+    ]
+
+
+def _tables_by_name(graph: GraphLowering) -> list[dict[str, Any]]:
+    """What else a graph knows of buffers."""
+    return [
+        graph.additional_buffer_deps,
+        graph.additional_star_deps,
+        graph.buffer_to_padded_size,
+        graph.buffer_layout_constraints,
+    ]
 
 
 def _rename_within(buffer: ir.Buffer, renamed: Mapping[str, str]) -> None:

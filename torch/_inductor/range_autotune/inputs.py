@@ -20,8 +20,10 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 import torch
 
+from ..utils import convert_shape_to_inductor
 from ..virtualized import V
 from .guards import replaced
+from .limits import is_out_of_memory
 from .ranges import DimRange
 
 
@@ -43,8 +45,8 @@ _LARGEST_SYMBOL = 2**40
 _FACTORS_RAISED = (1, 4)
 _NEIGHBOURS_CHANGED = 16
 _SMALLEST_INDEX_LIMIT = 2**20
-# Benchmark tensors may take this part of what is free; outputs and temporaries need some.
-_USABLE_MEMORY = 0.5
+# Benchmark tensors may take this part of what is free; temporaries need some.
+_USABLE_MEMORY = 0.7
 _MEMORY_INFO = pathlib.Path("/proc/meminfo")  # Linux has it
 
 
@@ -445,7 +447,16 @@ def is_about_index_width(condition: sympy.Basic) -> bool:
     divided by what the sizes have in common.
     """
     numbers = condition.atoms(sympy.Integer)
-    return any(number >= _SMALLEST_INDEX_LIMIT for number in numbers)
+    return any(
+        number >= _SMALLEST_INDEX_LIMIT and _is_part_of_index_limit(int(number))
+        for number in numbers
+    )
+
+
+def _is_part_of_index_limit(number: int) -> bool:
+    """Not so for most bounds that users declare."""
+    parts = round(2**31 / number)
+    return not parts or number in (2**31 // parts, (2**31 - 1) // parts)
 
 
 def make_inputs(
@@ -476,7 +487,7 @@ def describe_inputs(
     Returns:
         One for each input: an int, a TensorSpec, or the tensor of an input generator.
     """
-    _check_memory(site, point.values)
+    check_memory(site, point.values)
     with _disable_current_modes(), torch.no_grad():
         return [
             _describe_input(site, i, point.values, input_gen_fns)
@@ -495,7 +506,16 @@ def _describe_input(
     if name is not None and name in input_gen_fns:
         shaped = spec.make_zero()
         is_written = index in site.written.values()
-        return _generated(site, name, input_gen_fns[name](shaped), shaped, is_written)
+        try:
+            made = input_gen_fns[name](shaped)
+        except Exception as e:
+            if is_out_of_memory(e):
+                raise
+            raise ValueError(
+                f"input_gen_fns['{name}'] of {site.op} fails for a tensor of shape "
+                f"{[*shaped.shape]}: {type(e).__name__}: {e}"
+            ) from e
+        return _generated(site, name, made, shaped, is_written)
     places = [concrete(size, values) for size in site.places.get(index, [1])]
     return dataclasses.replace(spec, places=min(places))
 
@@ -507,6 +527,14 @@ def _spec(node: Any, values: Values) -> TensorSpec:
         node.get_dtype(),
         node.get_device(),
     )
+
+
+def _spec_of_fake(tensor: torch.Tensor, values: Values) -> TensorSpec:
+    size, stride = (
+        tuple(concrete(s, values) for s in convert_shape_to_inductor(numbers))
+        for numbers in (tensor.shape, tensor.stride())
+    )
+    return TensorSpec(size, stride, tensor.dtype, tensor.device)
 
 
 def _fill(length: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -550,28 +578,40 @@ def _generated(
     return wanted
 
 
-def have_memory(site: CallSite, point: SizePoint) -> bool:
-    """Whether the inputs take no more than the memory at hand."""
+def have_memory(
+    site: CallSite, point: SizePoint, outputs: Sequence[torch.Tensor]
+) -> bool:
+    """Whether a call takes no more than the memory at hand, see ``check_memory``."""
     try:
-        _check_memory(site, point.values)
+        check_memory(site, point.values, outputs)
     except MemoryError:
         return False
     return True
 
 
-def _check_memory(site: CallSite, values: Values) -> None:
+def check_memory(
+    site: CallSite, values: Values, outputs: Sequence[torch.Tensor] = ()
+) -> None:
+    """
+    Raises MemoryError if a call's inputs, a copy of each that it updates, and its outputs
+    take more than the memory at hand, of which temporaries need some.
+
+    Args:
+        outputs: fake, sizes symbolic.
+    """
+    given = [site.inputs[i] for i in (*range(len(site.inputs)), *site.updated)]
+    specs = [_spec(node, values) for node in given if not isinstance(node, sympy.Basic)]
+    specs += [_spec_of_fake(tensor, values) for tensor in outputs]
     needed: dict[torch.device, int] = {}
-    for node in site.inputs:
-        if not isinstance(node, sympy.Basic):
-            spec = _spec(node, values)
-            tensor_bytes = spec.storage_length * spec.dtype.itemsize
-            needed[spec.device] = needed.get(spec.device, 0) + tensor_bytes
+    for spec in specs:
+        tensor_bytes = spec.storage_length * spec.dtype.itemsize
+        needed[spec.device] = needed.get(spec.device, 0) + tensor_bytes
     for device, needed_bytes in needed.items():
         free_bytes = _free_bytes(device)
         if free_bytes is not None and needed_bytes > _USABLE_MEMORY * free_bytes:
             raise MemoryError(
-                f"the inputs take {needed_bytes} bytes on {device}, where {free_bytes} "
-                "are free"
+                f"inputs and outputs take {needed_bytes} bytes on {device}, where "
+                f"{free_bytes} are free"
             )
 
 

@@ -239,6 +239,18 @@ def has_generated_code(node: torch.fx.Node) -> bool:
         lowering is not None
         and lowering.__module__ == "torch._inductor.lowering"
         and node.target not in fallbacks
+        and not _is_called_eagerly(node)
+    )
+
+
+def _is_called_eagerly(node: torch.fx.Node) -> bool:
+    """Whether Inductor has no code for a node's dtypes or device, or is to generate none."""
+    from ..lowering import fallback_node_due_to_unsupported_type
+    from ..utils import should_fallback_by_default
+
+    is_op = isinstance(node.target, torch._ops.OpOverload)
+    return fallback_node_due_to_unsupported_type(node) or (
+        is_op and should_fallback_by_default(node)
     )
 
 

@@ -30,9 +30,15 @@ _ALLOWED_IN_ONE_BYTE = 0.3
 
 @dataclasses.dataclass(frozen=True)
 class NotCompared:
-    """A candidate's results and the op's could not be had, or not be compared."""
+    """
+    A candidate's results and the op's could not be had, or not be compared.
+
+    Args:
+        may_pass: whether that says more about the moment: memory that others held.
+    """
 
     reason: str
+    may_pass: bool = False
 
 
 # What is wrong with a candidate's results; None if nothing.

@@ -101,7 +101,9 @@ def _points_within(tuning: Tuning, sizes: DimRange) -> list[SizePoint]:
         options = tuning.registration.options
         wanted = [s for s in options.representative_sizes if s in sizes]
         wanted = wanted or list(representative_sizes(sizes, options.unbounded_size))
-        tuning.points[sizes] = _points_near(tuning, wanted, sizes)
+        near = _points_near(tuning, wanted, sizes)
+        # Empty tensors tell nothing about speed.
+        tuning.points[sizes] = [point for point in near if point.size] or near
     return tuning.points[sizes]
 
 

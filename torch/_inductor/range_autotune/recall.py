@@ -110,7 +110,8 @@ def _known_entry(tuning: Tuning, competing: Round, point: SizePoint) -> Entry | 
     if place is None:
         return None
     known = lookup(place, texts)
-    if known is None and not have_memory(tuning.site, point):
+    outputs = tuning.outputs.tensors
+    if known is None and not have_memory(tuning.site, point, outputs):
         return Entry()
     return known
 

@@ -12,13 +12,10 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import operator
 from typing import Any, TYPE_CHECKING
 
-from torch.fx.passes.utils.fuser_utils import (
-    erase_nodes,
-    fuse_as_graphmodule,
-    insert_subgm,
-)
+from torch.fx.passes.utils.fuser_utils import erase_nodes, fuse_as_graphmodule
 
 import torch
 
@@ -111,21 +108,17 @@ def _replace(
     body.recompile()
     targets = {call.target for call in region.calls}
     calls = [node for node in body.graph.nodes if node.target in targets]
-    insert_subgm(gm, body, inputs, outputs, nodes[-1])
-    erase_nodes(gm, nodes)
-    module_call = gm.graph.find_nodes(op="call_module", target=name)[0]
-    with gm.graph.inserting_before(module_call):
-        node = gm.graph.call_function(
-            _lowering_of(region, body, calls, name, wide), inputs
-        )
+    with gm.graph.inserting_after(nodes[-1]):
+        lowering = _lowering_of(region, body, calls, name, wide)
+        node = gm.graph.call_function(lowering, inputs)
     returned: Any = body.graph.output_node().args[0]
-    node.meta = {
-        **module_call.meta,
-        "val": tuple(result.meta.get("val") for result in returned),
-    }
-    module_call.replace_all_uses_with(node)
-    gm.graph.erase_node(module_call)
-    gm.delete_submodule(name)
+    node.meta = {"val": tuple(result.meta.get("val") for result in returned)}
+    with gm.graph.inserting_before(node.next):
+        for i, output in enumerate(outputs):
+            part = gm.graph.call_function(operator.getitem, (node, i))
+            part.meta = {**output.meta}
+            output.replace_all_uses_with(part)
+    erase_nodes(gm, nodes)
     _put_behind(node, before)
     log.debug("%s: joined by %s", list(region.calls), [n.name for n in nodes])
 

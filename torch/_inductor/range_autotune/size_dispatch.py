@@ -26,13 +26,13 @@ from ..utils import is_cudagraph_unsafe_op
 from ..virtualized import V
 from .contract import main_device
 from .known_sizes import emitting
+from .subgraph_module import TrustsInputs
 
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     import sympy
-    from torch.utils._ordered_set import OrderedSet
 
     import torch
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     SizeTests = int | tuple[int, "SizeTests", "SizeTests"]
 
 
-class _BranchLowering(SubgraphLowering):
+class _BranchLowering(TrustsInputs, SubgraphLowering):
     """
     A branch's graph; in Python a function, whose inputs its caller has checked.
 
@@ -82,15 +82,6 @@ class _BranchLowering(SubgraphLowering):
         # Globals of the one module, which each wrapper would number from zero.
         named = self.parent.wrapper_code.multi_kernel_state.subkernel_to_kernel_name
         self.wrapper_code.multi_kernel_state.subkernel_to_kernel_name = named
-
-    def create_deferred_runtime_asserts(
-        self, n: torch.fx.Node, new_unbacked_defs: OrderedSet[sympy.Symbol]
-    ) -> None:
-        """None on inputs: their symbols are checked where they come from."""
-        if n.op == "placeholder":
-            self.bound_unbacked_symbols |= new_unbacked_defs
-        else:
-            super().create_deferred_runtime_asserts(n, new_unbacked_defs)
 
     def _update_scheduler(self) -> None:
         """The dispatch is an operation on a device, and runs with that set."""

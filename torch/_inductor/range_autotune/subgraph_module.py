@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 import re
+import weakref
 from typing import Any, TYPE_CHECKING
 
 from torch._dynamo.utils import counters
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     import sympy
+    from torch.utils._ordered_set import OrderedSet
 
     from ..graph import GraphLowering
 
@@ -86,7 +89,15 @@ class SubgraphModule:
         counters["inductor"]["subgraph_module_loads"] += 1
         with V.set_graph_handler(graph), _compilers_of_this_thread(graph):
             key, path = PyCodeCache.write(self.source)
-            return PyCodeCache.load_by_key_path(key, path, attrs=self.constants)
+            module = PyCodeCache.load_by_key_path(key, path, attrs=self.constants)
+        # The process keeps all modules that it loads, but no tensor shall live for that.
+        weakref.finalize(self, _forget, vars(module), [*self.constants])
+        return module
+
+
+def _forget(members: dict[str, Any], names: Sequence[str]) -> None:
+    for name in names:
+        members.pop(name, None)
 
 
 def _compilers_of_this_thread(graph: GraphLowering) -> AbstractContextManager[Any]:
@@ -98,6 +109,29 @@ def _compilers_of_this_thread(graph: GraphLowering) -> AbstractContextManager[An
     """
     on_cpu = graph.device_types <= {"cpu"}
     return config.patch(compile_threads=1) if on_cpu else contextlib.nullcontext()
+
+
+class TrustsInputs:
+    """Of lowerings of graphs within another, which has checked what it gives them."""
+
+    bound_unbacked_symbols: OrderedSet[sympy.Symbol]
+
+    def create_deferred_runtime_asserts(
+        self, n: torch.fx.Node, new_unbacked_defs: OrderedSet[sympy.Symbol]
+    ) -> None:
+        """None on inputs, which may be about symbols that only the graph around knows."""
+        if n.op == "placeholder":
+            self.bound_unbacked_symbols |= new_unbacked_defs
+        else:
+            super().create_deferred_runtime_asserts(n, new_unbacked_defs)  # type: ignore[misc]
+
+
+@functools.cache
+def _module_lowering() -> type[GraphLowering]:
+    """A class whose base is not there yet when Inductor's lowerings are imported."""
+    from ..graph import GraphLowering
+
+    return type("ModuleLowering", (TrustsInputs, GraphLowering), {})
 
 
 def generate_module(
@@ -117,10 +151,8 @@ def generate_module(
         symbols: all in the inputs' sizes; their values are the module's first arguments.
         config_patches: Inductor config to lower under; of the operations' kernels, too.
     """
-    from ..graph import GraphLowering
-
     counters["inductor"]["subgraph_modules_generated"] += 1
-    graph = GraphLowering(
+    graph = _module_lowering()(
         gm=gm,
         example_inputs=fake_inputs,
         shape_env=V.graph._shape_env,

@@ -340,11 +340,11 @@ def _lasts(entry: Entry, index: int) -> bool:
     time = entry.times.get(index)
     if time is None:
         return entry.not_measured is not None or index in entry.out
-    return not _may_pass(time)
+    return not (_may_pass(time) or _may_pass(entry.comparisons.get(index)))
 
 
-def _may_pass(time: Timing | Failure) -> bool:
-    return isinstance(time, Failure) and time.may_pass
+def _may_pass(result: Timing | Failure | Comparison) -> bool:
+    return isinstance(result, Failure | NotCompared) and result.may_pass
 
 
 def _time_to_json(time: Timing | Failure | None) -> dict[str, Any]:
