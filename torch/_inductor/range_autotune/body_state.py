@@ -14,7 +14,7 @@ from torch._library.triton import triton_ops_to_kernels
 
 import torch
 
-from .content import closed_over, globals_read, imports, names_in, operands_of
+from .code_reads import closed_over, globals_read, imports, names_in, operands_of
 
 
 if TYPE_CHECKING:

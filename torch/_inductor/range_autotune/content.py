@@ -12,25 +12,28 @@ import copy
 import copyreg
 import ctypes
 import dataclasses
-import dis
 import enum
 import functools
 import hashlib
-import os
 import sys
 import types
-from typing import Any, TYPE_CHECKING
+from typing import Any
 
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 import torch
 
+from .code_reads import (
+    closed_over,
+    environment_read,
+    globals_read,
+    Import,
+    imports,
+    names_in,
+)
 from .op_bodies import written_bodies
 
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # Tensors in closures are hashed by value up to this size.
 _LARGEST_TENSOR_BYTES = 2**20
@@ -355,7 +358,7 @@ def _(value: types.FunctionType, seen: _Seen) -> Any:
         for statement in imports(code)
     ]
     own = _content(vars(value), seen)
-    reads = (cells, defaults, found, imported, own, _environment_read(code))
+    reads = (cells, defaults, found, imported, own, environment_read(code))
     return ("function", name, _code(code), reads)
 
 
@@ -365,25 +368,6 @@ def _is_in_its_module(function: types.FunctionType) -> bool:
     for name in function.__qualname__.split("."):
         found = getattr(found, name, None)
     return found is function
-
-
-def closed_over(function: types.FunctionType) -> list[Any]:
-    """What its closure has, None for names that are not bound yet."""
-    return [_cell_value(cell) for cell in function.__closure__ or ()]
-
-
-def globals_read(function: types.FunctionType) -> dict[str, Any]:
-    """The globals that its code uses, and that of functions in it, by name."""
-    known = function.__globals__
-    names = operands_of(function.__code__, "LOAD_GLOBAL", "LOAD_NAME")
-    return {name: known[name] for name in names if name in known}
-
-
-def _cell_value(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return None
 
 
 def _read(value: Any, names: frozenset[str], seen: _Seen) -> Any:
@@ -399,11 +383,8 @@ def _read(value: Any, names: frozenset[str], seen: _Seen) -> Any:
     return ("module", value.__name__, attributes)
 
 
-_Import = tuple[str, tuple[str, ...], int]
-
-
 def _imported(
-    statement: _Import, namespace: dict[str, Any], names: frozenset[str], seen: _Seen
+    statement: Import, namespace: dict[str, Any], names: frozenset[str], seen: _Seen
 ) -> Any:
     """What code sees of a module that it imports when it runs."""
     module, imported, level = statement
@@ -414,61 +395,6 @@ def _imported(
     except Exception as e:  # importing runs any code
         raise Unhashable(f"an import of {module!r}, which fails: {e}") from e
     return _read(found, names, seen)
-
-
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    """The code and that of the functions defined in it."""
-    yield code
-    for const in code.co_consts:
-        if isinstance(const, types.CodeType):
-            yield from _codes(const)
-
-
-def names_in(code: types.CodeType) -> frozenset[str]:
-    """Of globals and attributes that code uses, that of functions in it too."""
-    names = frozenset(name for inner in _codes(code) for name in inner.co_names)
-    return names | _strings_in(code) if "getattr" in names else names
-
-
-def _strings_in(code: types.CodeType) -> frozenset[str]:
-    constants = (const for inner in _codes(code) for const in inner.co_consts)
-    return frozenset(const for const in constants if isinstance(const, str))
-
-
-def _environment_read(code: types.CodeType) -> list[tuple[str, str | None]]:
-    """The variables of the process's environment whose names code has, and their values."""
-    if names_in(code).isdisjoint(("environ", "getenv")):
-        return []
-    return [(name, os.environ.get(name)) for name in sorted(_strings_in(code))]
-
-
-def operands_of(code: types.CodeType, *operations: str) -> list[str]:
-    """The names that operations of the bytecode have, such as ``LOAD_GLOBAL``."""
-    return sorted(
-        {
-            instruction.argval
-            for inner in _codes(code)
-            for instruction in dis.get_instructions(inner)
-            if instruction.opname in operations
-        }
-    )
-
-
-def imports(code: types.CodeType) -> list[_Import]:
-    """The import statements in code: module, imported names, number of leading dots."""
-    found = set()
-    for inner in _codes(code):
-        instructions = [
-            instruction
-            for instruction in dis.get_instructions(inner)
-            if instruction.opname != "EXTENDED_ARG"
-        ]
-        for level, imported, instruction in zip(
-            instructions, instructions[1:], instructions[2:], strict=False
-        ):
-            if instruction.opname == "IMPORT_NAME":
-                found.add((instruction.argval, imported.argval or (), level.argval))
-    return sorted(found)
 
 
 def _code(code: types.CodeType) -> Any:

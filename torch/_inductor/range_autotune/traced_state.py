@@ -19,7 +19,8 @@ from torch.utils import _pytree as pytree
 
 import torch
 
-from .content import globals_read, is_library, names_in
+from .code_reads import globals_read, names_in
+from .content import is_library
 
 
 if TYPE_CHECKING:
