@@ -329,6 +329,12 @@ class TestCandidate(SiteTestCase):
         )
         self.assertEqual(table, torch.zeros(4))
 
+    def test_copy_of_a_tensor_that_it_captures(self):
+        """Passes drop the copy, for nobody writes to it in the graph."""
+        table = torch.zeros(1, 4)
+        targets = self.targets(lambda x: table.expand(x.shape).clone())
+        self.assertEqual(targets[-1], aten.clone.default)
+
     def test_shares_memory_with_a_tensor_that_it_captures(self):
         table = torch.zeros(1, 4)
         self.assertExpectedInline(

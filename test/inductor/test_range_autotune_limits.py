@@ -264,6 +264,7 @@ class TestCallWithin(TestCase):
             self.assertIsNone(held[-1]())
 
 
+@instantiate_parametrized_tests
 class TestLimitedExecutor(TestCase):
     def setUp(self):
         super().setUp()
@@ -353,6 +354,19 @@ class TestLimitedExecutor(TestCase):
             print(type(result.exception()).__name__)
         """
         self.assertEqual(run_script(script).stdout, "TookTooLong\n")
+
+    @parametrize("started", (0, 1))
+    def test_no_thread_to_be_had(self, started):
+        """Neither for a call nor, behind that, for one that is not waited for long."""
+        error = RuntimeError("no thread")
+        effects = [*[mock.DEFAULT] * started, error]
+        with (
+            mock.patch.object(
+                limits, "_start_daemon", wraps=limits._start_daemon, side_effect=effects
+            ),
+            LimitedExecutor(1, "it", LONG_S) as executor,
+        ):
+            self.assertIs(executor.submit(int).exception(), error)
 
 
 def run_script(script):

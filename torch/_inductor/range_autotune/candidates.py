@@ -32,6 +32,7 @@ from .body_state import may_be_traced
 from .content import Unhashable
 from .contract import (
     CandidateError,
+    check_captures_kept,
     check_graph,
     check_outputs,
     copy_returned_inputs,
@@ -402,6 +403,7 @@ def _candidate_graphs(
         return pytree.tree_leaves(site.run(leaves, *ops))
 
     written = _trace(call, site, eager)
+    check_captures_kept(written)
     graph = optimized(written)
     as_written = written if is_other_form(written, graph) else None
     for form in (graph, as_written):

@@ -116,10 +116,14 @@ def with_own_memory(results: list[Any]) -> list[Any]:
 
 
 def copy_returned_inputs(graph: torch.fx.Graph) -> None:
-    """Where passes have found that an output equals an input, the one is a copy again."""
+    """
+    Where passes have found that an output equals an input, or a tensor that is captured,
+    the one is a copy again.
+    """
     output = graph.output_node()
     for node in output.all_input_nodes:
-        if memory_of(node).op == "placeholder" and not stands_for_write(node):
+        is_given = memory_of(node).op in ("placeholder", "get_attr")
+        if is_given and not stands_for_write(node):
             with graph.inserting_before(output):
                 copy = graph.call_function(torch.ops.aten.clone.default, (node,))
             copy.meta = {**node.meta}
@@ -128,12 +132,11 @@ def copy_returned_inputs(graph: torch.fx.Graph) -> None:
 
 def check_graph(graph: torch.fx.GraphModule) -> None:
     """
-    Raises CandidateError if a graph keeps or writes to memory that is not its own, but for
-    what its region writes to.
+    Raises CandidateError if a graph writes to memory that is not its own, but for what its
+    region writes to.
     """
     _check_writes_kept(graph)
     _check_no_writes(graph)
-    _check_captures_kept(graph)
 
 
 def _check_writes_kept(graph: torch.fx.GraphModule) -> None:
@@ -143,8 +146,11 @@ def _check_writes_kept(graph: torch.fx.GraphModule) -> None:
             raise CandidateError(f"{node.target} would write to a copy")
 
 
-def _check_captures_kept(graph: torch.fx.GraphModule) -> None:
-    """Callers may write to what an op returns."""
+def check_captures_kept(graph: torch.fx.GraphModule) -> None:
+    """
+    Raises CandidateError if a graph as it was traced returns a tensor that it captures:
+    callers may write to what an op returns.
+    """
     taken = {_storage(node.meta["val"]) for node in captured_tensors(graph)}
     for i, value in enumerate(output_values(graph)):
         if _storage(value) in taken:

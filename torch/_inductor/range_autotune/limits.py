@@ -226,7 +226,10 @@ class LimitedExecutor(futures.Executor):
             raise RuntimeError("no calls are taken after shutdown")
         future: futures.Future[T] = futures.Future()
         self._submitted.add(future)
-        _start_daemon(lambda: self._serve(future, lambda: fn(*args, **kwargs)))
+        try:
+            _start_daemon(lambda: self._serve(future, lambda: fn(*args, **kwargs)))
+        except RuntimeError as e:  # there is no thread to be had
+            future.set_exception(e)
         return future
 
     def _serve(self, future: futures.Future[T], call: Callable[[], T]) -> None:
@@ -238,7 +241,10 @@ class LimitedExecutor(futures.Executor):
             if self._limit_s is None:
                 return fulfil(future, call)
             done: futures.Future[T] = futures.Future()
-            _start_daemon(lambda: fulfil(done, call))
+            try:
+                _start_daemon(lambda: fulfil(done, call))
+            except RuntimeError as e:
+                return future.set_exception(e)
             futures.wait([done], self._limit_s)
             if done.done():
                 return fulfil(future, done.result)
