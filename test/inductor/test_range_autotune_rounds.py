@@ -13,11 +13,11 @@ from torch.testing._internal.common_utils import (
 
 import torch
 from torch._inductor import config
-from torch._inductor.range_autotune import inputs, rounds
+from torch._inductor.range_autotune import rounds, size_points
 from torch._inductor.range_autotune.candidates import FALLBACK_INDEX
-from torch._inductor.range_autotune.inputs import SizePoint
 from torch._inductor.range_autotune.measure import ChoiceRules, RangeTimes, Timing
 from torch._inductor.range_autotune.ranges import DimRange
+from torch._inductor.range_autotune.size_points import SizePoint
 
 
 class TestCallsAhead(TestCase):
@@ -176,7 +176,9 @@ class TestConfigsOfWinners(TestCase):
         with (
             mock.patch.object(rounds, "_inputs", inputs_at),
             mock.patch.object(
-                inputs, "point_for_size", lambda site, size, n, within: SizePoint(n, {})
+                size_points,
+                "point_for_size",
+                lambda site, size, n, within: SizePoint(n, {}),
             ),
             mock.patch.object(rounds, "_too_large", lambda _, point: point.size == 64),
             mock.patch.object(

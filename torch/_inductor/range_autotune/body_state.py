@@ -122,16 +122,13 @@ def _read_by(function: types.FunctionType) -> Iterator[Any]:
     read = [value for value in defaults if not isinstance(value, _CONSTANTS)]
     read += [*closed_over(function), *globals_read(function).values()]
     for value in read:
-        if isinstance(value, types.ModuleType) and not _is_known(value.__name__):
-            yield from _attributes_read(code, value)
-        elif isinstance(value, torch._library.custom_ops.CustomOpDef):
-            yield from _attributes_read(code, value)  # that it was given
+        is_module = isinstance(value, types.ModuleType)
+        is_op = isinstance(value, torch._library.custom_ops.CustomOpDef)
+        if is_op or (is_module and not _is_known(value.__name__)):
+            used = names_in(code) & vars(value).keys()
+            yield from (vars(value)[name] for name in used)
         else:
             yield value
     for module, _, level in imports(code):
         if level or not _is_known(module):
             yield None  # whatever is in it
-
-
-def _attributes_read(code: types.CodeType, owner: Any) -> list[Any]:
-    return [vars(owner)[name] for name in names_in(code) & vars(owner).keys()]

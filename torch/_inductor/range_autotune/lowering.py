@@ -28,7 +28,6 @@ from .deferred import defer, lowered_as_not_registered, lowered_as_registered
 from .dispatch import emit_dispatch, emit_winner, with_strides_of
 from .graph_text import SymbolNames
 from .guards import replaced
-from .inputs import hint, size_bounds
 from .measure import choose_winners
 from .node_kinds import is_conjugated, makes_sizes
 from .preparing import as_for, prepare
@@ -37,6 +36,7 @@ from .recall import recall
 from .regions import form_regions
 from .report import log_header, log_kernel_configs, log_winners
 from .rounds import measure_rounds
+from .size_points import hint, size_bounds
 from .stale_code import note_lowered
 from .tuning import known_tunings, outermost_graph, Tuning
 

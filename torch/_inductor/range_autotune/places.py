@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from .collectives import as_on_first_rank
-from .inputs import hint_point, point_for_size, SizePoint
 from .ranges import DimRange, representative_sizes
+from .size_points import hint_point, point_for_size, SizePoint
 
 
 if TYPE_CHECKING:

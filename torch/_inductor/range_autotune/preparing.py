@@ -25,9 +25,9 @@ from .collectives import (
     topology,
 )
 from .config_ranges import Winner
-from .inputs import size_bounds
 from .ranges import ANY_SIZE, DimRange, fill_gaps, merge_neighbours, Segment
 from .registration import Contest, make_contest, Registration
+from .size_points import size_bounds
 from .tracing import add_plain_lowering, add_variants, trace_candidates
 from .tuning import LEFT_OUT_ELSEWHERE, Round, Tuning
 

@@ -9,8 +9,9 @@ from ..runtime.runtime_utils import next_power_of_2
 from .candidates import FALLBACK_INDEX
 from .collectives import known_to_all_ranks
 from .conclusions import choose_kernel_configs, conclude, learn
-from .inputs import have_memory, hint_point, SizePoint
+from .inputs import have_memory
 from .places import in_order, points_of_rounds
+from .size_points import hint_point, SizePoint
 from .timing_cache import (
     Entry,
     lookup,

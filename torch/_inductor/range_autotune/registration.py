@@ -242,8 +242,8 @@ def _refuse_mixture(
         )
     raise ValueError(
         f"Mixing configs with and without range fields is not possible for {op}. Without: "
-        f"{', '.join(map(repr, without))}. Give every config tensor_name, dim_index and dim_range, or "
-        "none"
+        f"{', '.join(map(repr, without))}. Give every config tensor_name, dim_index and "
+        "dim_range, or none"
     )
 
 

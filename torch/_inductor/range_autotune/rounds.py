@@ -22,7 +22,7 @@ from .conclusions import (
     reject_failures,
 )
 from .config_ranges import ConfigRecord
-from .inputs import check_memory, make_inputs, may_hold, SizePoint, values_of
+from .inputs import make_inputs
 from .integer_division import check_divisors
 from .kernel_configs import ConfigSearch
 from .limits import call_within, is_out_of_memory, time_limit_s
@@ -39,6 +39,7 @@ from .numerics import find_mismatch, NotCompared
 from .places import in_order, points_of_rounds, spread
 from .recall import may_have_kernel_configs, remember, remember_records
 from .second_opinion import find_mismatch_of_ops
+from .size_points import may_hold, SizePoint, values_of
 from .timing_cache import Entry
 from .trial import try_in_process
 from .tuning import LEFT_OUT_ELSEWHERE
@@ -287,9 +288,8 @@ def _reject_where_divisors_are_zero(
 
 def _inputs(tuning: Tuning, point: SizePoint) -> list[Any]:
     """What stands for the call site's inputs at a size; raises as ``make_inputs``."""
-    check_memory(tuning.site, point.values, tuning.outputs.tensors)
     gen_fns = tuning.registration.options.input_gen_fns
-    return make_inputs(tuning.site, point, gen_fns)
+    return make_inputs(tuning.site, point, gen_fns, tuning.outputs.tensors)
 
 
 def _runner(

@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from .call_site import CallSite
     from .candidates import TracedCandidate
     from .config_ranges import ConfigTimes
-    from .inputs import Values
     from .measure import Times
     from .numerics import Comparison
     from .registration import TuningOptions
+    from .size_points import Values
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 

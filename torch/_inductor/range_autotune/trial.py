@@ -35,17 +35,18 @@ from torch._inductor.runtime.cache_dir_utils import cache_dir
 import torch
 
 from .. import config
-from .inputs import describe_inputs, TensorSpec, values_of
+from .inputs import describe_inputs, TensorSpec
 from .limits import is_out_of_memory, TookTooLong
 from .measure import Failure, failure_of
+from .size_points import values_of
 
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from .call_site import CallSite
-    from .inputs import SizePoint
     from .registration import InputGenFns
+    from .size_points import SizePoint
     from .subgraph_module import SubgraphModule
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")

@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from .call_site import CallSite
     from .config_ranges import KernelConfigs, Winner
     from .contract import Outputs
-    from .inputs import SizePoint
     from .measure import RangeTimes
     from .ranges import DimRange, Segment
     from .registration import Candidate, Contest, Registration
+    from .size_points import SizePoint
     from .subgraph_module import SubgraphModule
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
