@@ -648,11 +648,11 @@ class MadeUpTimes:
         ):
             yield
 
-    def make_inputs(self, site: Any, point: Any, input_gen_fns: Any) -> Any:
+    def make_inputs(self, site: Any, point: Any, *args: Any) -> Any:
         self._size = point.size
         if not self._measured or self._measured[-1][0] is not site:
             self._measured.append((site, set()))
-        return self._make_inputs(site, point, input_gen_fns)
+        return self._make_inputs(site, point, *args)
 
     def time_candidates(self, runners: Any, *_: Any) -> Any:
         assert self._size is not None
