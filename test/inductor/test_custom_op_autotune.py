@@ -39,7 +39,7 @@ from torch._inductor.kernel.custom_op import (
 )
 from torch._inductor.range_autotune import rounds
 from torch._inductor.range_autotune.candidates import PLAIN_INDEX
-from torch._inductor.range_autotune.measure import Failure, failure_of, Timing
+from torch._inductor.range_autotune.times import Failure, failure_of, Timing
 
 
 if TYPE_CHECKING:

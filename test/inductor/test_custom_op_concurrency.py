@@ -38,7 +38,7 @@ from torch._inductor.kernel.custom_op import (
     register_custom_op_autotuning,
 )
 from torch._inductor.range_autotune import rounds, tracing
-from torch._inductor.range_autotune.measure import Timing
+from torch._inductor.range_autotune.times import Timing
 
 
 # A wait that ends by itself only if something is broken.

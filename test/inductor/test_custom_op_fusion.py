@@ -37,7 +37,7 @@ from torch._inductor.range_autotune import (
     rounds,
 )
 from torch._inductor.range_autotune.candidates import FALLBACK_INDEX
-from torch._inductor.range_autotune.measure import failure_of, Timing
+from torch._inductor.range_autotune.times import failure_of, Timing
 
 
 DEVICE = GPU_TYPE if HAS_GPU else "cpu"

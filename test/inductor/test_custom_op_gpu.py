@@ -35,9 +35,9 @@ from torch._inductor.range_autotune import (
     rounds,
 )
 from torch._inductor.range_autotune.candidates import index_of_variant, PERSISTENT
-from torch._inductor.range_autotune.measure import Timing
 from torch._inductor.range_autotune.named_configs import text_of
 from torch._inductor.range_autotune.ranges import DimRange, Segment
+from torch._inductor.range_autotune.times import Timing
 
 
 RANGES = [(0, 64), (64, math.inf)]

@@ -31,7 +31,7 @@ from torch._inductor.range_autotune.candidates import (
     index_of_variant,
 )
 from torch._inductor.range_autotune.integer_division import check_divisors
-from torch._inductor.range_autotune.measure import Timing
+from torch._inductor.range_autotune.times import Timing
 
 
 _numbers = itertools.count()

@@ -21,7 +21,7 @@ from torch._inductor.kernel.custom_op import CustomOpRangeConfig
 from torch._inductor.range_autotune import rounds
 from torch._inductor.range_autotune.captures import captured_tensors
 from torch._inductor.range_autotune.functional import written
-from torch._inductor.range_autotune.measure import Timing
+from torch._inductor.range_autotune.times import Timing
 
 
 DEVICE = GPU_TYPE if HAS_GPU else "cpu"

@@ -36,8 +36,8 @@ from torch._inductor.kernel.custom_op import (
     register_custom_op_autotuning,
 )
 from torch._inductor.range_autotune import collectives
-from torch._inductor.range_autotune.measure import Failure, Timing
 from torch._inductor.range_autotune.numerics import NotCompared
+from torch._inductor.range_autotune.times import Failure, Timing
 
 
 RANGES = [(0, 64), (64, math.inf)]

@@ -30,9 +30,9 @@ from torch._inductor.range_autotune.config_ranges import (
 )
 from torch._inductor.range_autotune.cuts import _NEAR
 from torch._inductor.range_autotune.kernel_configs import ConfigSearch
-from torch._inductor.range_autotune.measure import Failure, Timing
 from torch._inductor.range_autotune.named_configs import PATCH
 from torch._inductor.range_autotune.ranges import ANY_SIZE, DimRange, Segment
+from torch._inductor.range_autotune.times import Failure, Timing
 
 
 class Kernels:

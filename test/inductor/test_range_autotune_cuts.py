@@ -17,18 +17,13 @@ from torch._inductor import config
 from torch._inductor.kernel.custom_op import CustomOpRangeConfig
 from torch._inductor.range_autotune import lowering, rounds
 from torch._inductor.range_autotune.cuts import crossing, cut, widest
-from torch._inductor.range_autotune.measure import (
-    ChoiceRules,
-    choose_winners,
-    Failure,
-    RangeTimes,
-    Timing,
-)
 from torch._inductor.range_autotune.ranges import (
     DimRange,
     representative_sizes,
     Segment,
 )
+from torch._inductor.range_autotune.times import Failure, RangeTimes, Timing
+from torch._inductor.range_autotune.winners import ChoiceRules, choose_winners
 
 
 RULES = ChoiceRules(fallback=-1)

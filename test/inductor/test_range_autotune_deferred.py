@@ -29,7 +29,7 @@ from torch._inductor.kernel.custom_op import (
     register_custom_op_autotuning,
 )
 from torch._inductor.range_autotune import compiling, deferred, lowering, rounds
-from torch._inductor.range_autotune.measure import Timing
+from torch._inductor.range_autotune.times import Timing
 
 
 _numbers = itertools.count()

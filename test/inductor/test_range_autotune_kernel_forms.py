@@ -40,8 +40,8 @@ from torch._inductor.range_autotune.kernel_forms import (
     with_other_warps,
     with_persistent_reductions,
 )
-from torch._inductor.range_autotune.measure import Timing
 from torch._inductor.range_autotune.registration import Candidate
+from torch._inductor.range_autotune.times import Timing
 
 
 LIMIT = "triton.persistent_inner_reduction_limit"

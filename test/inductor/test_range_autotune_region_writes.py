@@ -37,12 +37,12 @@ from torch._inductor.kernel.custom_op import (
 )
 from torch._inductor.range_autotune import regions, rounds
 from torch._inductor.range_autotune.inputs import TensorSpec
-from torch._inductor.range_autotune.measure import Timing
 from torch._inductor.range_autotune.node_kinds import REGION_WRITES
 from torch._inductor.range_autotune.region_writes import (
     updated_inputs,
     written_outputs,
 )
+from torch._inductor.range_autotune.times import Timing
 
 
 def two(n):

@@ -15,9 +15,10 @@ import torch
 from torch._inductor import config
 from torch._inductor.range_autotune import rounds, size_points
 from torch._inductor.range_autotune.candidates import FALLBACK_INDEX
-from torch._inductor.range_autotune.measure import ChoiceRules, RangeTimes, Timing
 from torch._inductor.range_autotune.ranges import DimRange
 from torch._inductor.range_autotune.size_points import SizePoint
+from torch._inductor.range_autotune.times import RangeTimes, Timing
+from torch._inductor.range_autotune.winners import ChoiceRules
 
 
 class TestCallsAhead(TestCase):

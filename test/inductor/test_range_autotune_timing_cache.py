@@ -32,10 +32,10 @@ from torch._inductor.range_autotune.candidates import TracedCandidate
 from torch._inductor.range_autotune.config_ranges import ConfigRecord
 from torch._inductor.range_autotune.graph_text import SymbolNames
 from torch._inductor.range_autotune.known_sizes import KnownSize
-from torch._inductor.range_autotune.measure import Failure, failure_of, Timing
 from torch._inductor.range_autotune.numerics import NotCompared
 from torch._inductor.range_autotune.ranges import DimRange
 from torch._inductor.range_autotune.registration import Candidate, TuningOptions
+from torch._inductor.range_autotune.times import Failure, failure_of, Timing
 from torch._inductor.range_autotune.timing_cache import (
     cache_key,
     candidate_text,

@@ -19,7 +19,7 @@ from torch._inductor import config
 from torch._inductor.kernel.custom_op import CustomOpConfig, CustomOpRangeConfig
 from torch._inductor.range_autotune import compiling, rounds, trial
 from torch._inductor.range_autotune.inputs import TensorSpec
-from torch._inductor.range_autotune.measure import Failure
+from torch._inductor.range_autotune.times import Failure
 from torch._inductor.range_autotune.trial import (
     SentTensor,
     Trial,

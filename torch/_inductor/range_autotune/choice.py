@@ -8,8 +8,8 @@ from typing import Any, TYPE_CHECKING
 from .. import ir
 from ..runtime.benchmarking import benchmarker
 from .dispatch import emit_winner
-from .measure import Timing
 from .size_points import hint_point, values_of
+from .times import Timing
 
 
 if TYPE_CHECKING:

@@ -27,25 +27,18 @@ import torch
 from .. import config
 from ..utils import is_collective_op
 from .content import content_text, Unhashable
-from .measure import (
-    Failure,
-    failure_of,
-    keep_heap,
-    make_flush_buffer,
-    synchronize,
-    Timing,
-    timing_of,
-)
+from .measure import keep_heap, make_flush_buffer, synchronize
 from .node_kinds import arguments_of
 from .numerics import NotCompared
 from .signatures import argument_names
+from .times import Failure, failure_of, Timing, timing_of
 
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from .measure import Times
     from .numerics import Comparison
+    from .times import Times
 
     Runner = Callable[[], Any]
     Sampler = Callable[[Runner, int], float]

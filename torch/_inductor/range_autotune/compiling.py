@@ -15,11 +15,11 @@ from .candidates import FALLBACK_INDEX, TracedCandidate
 from .cpp_units import compile_together, CppKernel, is_full, kernels_of
 from .known_sizes import knowing
 from .limits import call_within, fulfil, LimitedExecutor, time_limit_s
-from .measure import Failure, failure_of
 from .named_configs import content_name
 from .size_points import is_about_index_width
 from .subgraph_module import generate_module, SubgraphModule
 from .threads import autotune_threads, is_compiled_by_workers, loads_in_any_thread
+from .times import Failure, failure_of
 from .tuning import known_tunings, outermost_graph
 
 

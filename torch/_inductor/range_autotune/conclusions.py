@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from .candidates import FALLBACK_INDEX
 from .config_ranges import configs_of_winners
 from .cuts import cut
-from .measure import choose_winners, Failure, RangeTimes, Times
 from .numerics import NotCompared
 from .places import end_points
 from .size_points import measure_within, SizePoint
+from .times import Failure, RangeTimes, Times
+from .winners import choose_winners
 
 
 if TYPE_CHECKING:

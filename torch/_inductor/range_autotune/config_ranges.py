@@ -15,14 +15,14 @@ import math
 from typing import TYPE_CHECKING, TypeVar
 
 from .cuts import crossing, is_wide, pieces, widest, widest_change, with_probes
-from .measure import Failure, Timing
 from .ranges import DimRange, fill_gaps, Segment
+from .times import Failure, Timing
 
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from .measure import RangeTimes
+    from .times import RangeTimes
 
     # Of a call, by kernel and config; see ``named_configs`` for their names.
     ConfigTimes = Mapping[str, Mapping[str, Timing | Failure]]

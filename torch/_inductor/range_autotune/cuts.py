@@ -17,16 +17,9 @@ import itertools
 import math
 from typing import Any, TYPE_CHECKING, TypeVar
 
-from .measure import (
-    best_of,
-    ChoiceRules,
-    lead_of_winner,
-    loss_of_winner,
-    RangeTimes,
-    Times,
-    Timing,
-)
 from .ranges import DimRange
+from .times import RangeTimes, Times, Timing
+from .winners import best_of, ChoiceRules, lead_of_winner, loss_of_winner
 
 
 if TYPE_CHECKING:

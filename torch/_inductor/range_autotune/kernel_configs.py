@@ -24,8 +24,10 @@ from ..runtime.triton_heuristics import (
     CachingAutotunerPlugin,
     DEFER,
 )
-from .measure import Failure, failure_of, GpuSampler, slowdowns, Timing, timing_of
+from .measure import GpuSampler
 from .named_configs import content_name_of, text_of
+from .times import Failure, failure_of, Timing, timing_of
+from .winners import slowdowns
 
 
 if TYPE_CHECKING:

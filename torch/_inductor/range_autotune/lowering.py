@@ -28,7 +28,6 @@ from .deferred import defer, lowered_as_not_registered, lowered_as_registered
 from .dispatch import emit_dispatch, emit_winner, with_strides_of
 from .graph_text import SymbolNames
 from .guards import replaced
-from .measure import choose_winners
 from .node_kinds import is_conjugated, makes_sizes
 from .preparing import as_for, prepare
 from .ranges import DimRange, fill_gaps, Segment
@@ -39,6 +38,7 @@ from .rounds import measure_rounds
 from .size_points import hint, size_bounds
 from .stale_code import note_lowered
 from .tuning import known_tunings, outermost_graph, Tuning
+from .winners import choose_winners
 
 
 if TYPE_CHECKING:

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from .call_site import CallSite
     from .candidates import Rejection
     from .config_ranges import KernelConfigs
-    from .measure import RangeTimes
     from .ranges import DimRange, Segment
     from .registration import Registration
+    from .times import RangeTimes
     from .tuning import Tuning
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")

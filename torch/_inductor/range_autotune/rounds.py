@@ -26,20 +26,13 @@ from .inputs import make_inputs
 from .integer_division import check_divisors
 from .kernel_configs import ConfigSearch
 from .limits import call_within, is_out_of_memory, time_limit_s
-from .measure import (
-    call_once,
-    Failure,
-    failure_of,
-    synchronize,
-    time_candidates,
-    Times,
-    Timing,
-)
+from .measure import call_once, synchronize, time_candidates
 from .numerics import find_mismatch, NotCompared
 from .places import in_order, points_of_rounds, spread
 from .recall import may_have_kernel_configs, remember, remember_records
 from .second_opinion import find_mismatch_of_ops
 from .size_points import may_hold, SizePoint, values_of
+from .times import Failure, failure_of, Times, Timing
 from .timing_cache import Entry
 from .trial import try_in_process
 from .tuning import LEFT_OUT_ELSEWHERE

@@ -31,8 +31,8 @@ from ..runtime.cache_dir_utils import cache_dir
 from .config_ranges import ConfigRecord
 from .content import content_digest, digest, Unhashable
 from .graph_text import graph_text, SymbolNames
-from .measure import Failure, Timing
 from .numerics import NotCompared
+from .times import Failure, Timing
 
 
 if TYPE_CHECKING:
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from .call_site import CallSite
     from .candidates import TracedCandidate
     from .config_ranges import ConfigTimes
-    from .measure import Times
     from .numerics import Comparison
     from .registration import TuningOptions
     from .size_points import Values
+    from .times import Times
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 

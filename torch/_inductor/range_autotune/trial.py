@@ -37,8 +37,8 @@ import torch
 from .. import config
 from .inputs import describe_inputs, TensorSpec
 from .limits import is_out_of_memory, TookTooLong
-from .measure import Failure, failure_of
 from .size_points import values_of
+from .times import Failure, failure_of
 
 
 if TYPE_CHECKING:

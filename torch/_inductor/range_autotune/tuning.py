@@ -19,9 +19,10 @@ from .candidates import (
     Rejection,
     TracedCandidate,
 )
-from .measure import ChoiceRules, Failure
 from .report import warn_left_out
+from .times import Failure
 from .timing_cache import candidate_text
+from .winners import ChoiceRules
 
 
 if TYPE_CHECKING:
@@ -36,11 +37,11 @@ if TYPE_CHECKING:
     from .call_site import CallSite
     from .config_ranges import KernelConfigs, Winner
     from .contract import Outputs
-    from .measure import RangeTimes
     from .ranges import DimRange, Segment
     from .registration import Candidate, Contest, Registration
     from .size_points import SizePoint
     from .subgraph_module import SubgraphModule
+    from .times import RangeTimes
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
