@@ -43,9 +43,10 @@ class TestWait(TestCase):
     def wait(self, loads, loaded):
         """The indices of those that are out."""
         out = []
-        tuning = types.SimpleNamespace(
-            loads=loads, reject=lambda index, failure: out.append(index)
+        standing = types.SimpleNamespace(
+            reject=lambda index, failure: out.append(index)
         )
+        tuning = types.SimpleNamespace(loads=loads, standing=standing)
         args = (tuning, lambda text: None, loaded)
         thread = threading.Thread(target=compiling.wait, args=args, daemon=True)
         thread.start()
@@ -213,9 +214,9 @@ class TestCompiling(OpTestCase):
             before.append(not went_on.wait(0.1))
             begin()
 
-        tuning = types.SimpleNamespace(
-            modules={0: types.SimpleNamespace(load=lambda: None)}, loads={}
-        )
+        module = types.SimpleNamespace(load=lambda: None)
+        standing = types.SimpleNamespace(modules={0: module})
+        tuning = types.SimpleNamespace(standing=standing, loads={})
         with (
             ThreadPoolExecutor(1) as pool,
             mock.patch.object(compiling, "_HANDOVER_S", 60.0),

@@ -34,13 +34,13 @@ class TestCallsAhead(TestCase):
 
         module = types.SimpleNamespace(call=call, symbols=())
         module.load = lambda: module
-        tuning = types.SimpleNamespace(
-            name="op",
-            ranks=ranks,
-            device=torch.device(device),
+        standing = types.SimpleNamespace(
             rounds=[None],
             modules=dict.fromkeys(range(4), module),
             competes=lambda index, competing: index != 3,
+        )
+        tuning = types.SimpleNamespace(
+            name="op", ranks=ranks, device=torch.device(device), standing=standing
         )
         with mock.patch.object(rounds, "_too_large", return_value=None):
             search = types.SimpleNamespace(call=lambda module, run: run())
@@ -98,12 +98,12 @@ class TestSettleOnConfigs(TestCase):
         search.call = lambda m, run: calls[list(modules.values()).index(m)].append(
             run()
         )
-        tuning = types.SimpleNamespace(
-            name="op",
+        standing = types.SimpleNamespace(
             rounds=["all", "small"],
             modules=modules,
             competes=lambda index, competing: competing == "all" or index == 0,
         )
+        tuning = types.SimpleNamespace(name="op", standing=standing)
         places = [(int(s == 1), SizePoint(s, {})) for s in sizes]
         with (
             mock.patch.object(rounds, "_too_large", lambda _, point: point.size == 512),
@@ -170,7 +170,7 @@ class TestConfigsOfWinners(TestCase):
             name="op",
             size=size,
             site=None,
-            modules={0: module(0), 1: module(1), 2: module(2)},
+            standing=types.SimpleNamespace(modules={i: module(i) for i in range(3)}),
             measured=measured,
             choice_rules=lambda: ChoiceRules(fallback=FALLBACK_INDEX),
         )
@@ -239,7 +239,7 @@ class TestHostsTime(TestCase):
         tuning = types.SimpleNamespace(
             ranks=ranks,
             device=torch.device("cuda"),
-            traced=candidates,
+            standing=types.SimpleNamespace(traced=candidates),
             registration=types.SimpleNamespace(options=options),
         )
         name = "time_in_step" if ranks else "time_candidates"

@@ -269,12 +269,13 @@ def autotune_custom_op(
     registration = Registration(op_overload, name, Contest(candidates, None), options)
     given = _arguments_by_name(op_overload, inputs, non_tensor_args[0])
     tuning = prepare(registration, CallSite.from_call(op_overload, (), given))
-    if not tuning.traced:
+    if not tuning.standing.traced:
         raise RuntimeError(f"No valid choices generated for {name}")
     compiling.submit(tuning)
     winners = decide(tuning)
     results = emit(tuning, winners)
-    choice = _winning_choice(tuning.traced[winners[0].winner.index], tuning, inputs)
+    winner = tuning.standing.traced[winners[0].winner.index]
+    choice = _winning_choice(winner, tuning, inputs)
     return pytree.tree_unflatten(results, tuning.outputs.spec), choice
 
 

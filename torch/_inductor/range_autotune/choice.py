@@ -28,7 +28,7 @@ class FusedChoiceCaller(ir.ChoiceCaller):
     """
 
     def __init__(self, tuning: Tuning, index: int, layout: ir.OutputSpec) -> None:
-        self.traced = tuning.traced[index]
+        self.traced = tuning.standing.traced[index]
         name = f"{tuning.name}_{self.traced.name}"
         super().__init__(name, list(tuning.site.inputs), layout, "")  # type: ignore[arg-type]  # SymInts among them
         self._tuning = tuning
@@ -37,7 +37,7 @@ class FusedChoiceCaller(ir.ChoiceCaller):
 
     def precompile(self) -> None:
         """Compiles it for benchmarks; raises what compiling raised."""
-        self._tuning.source.modules[self._index].load()
+        self._tuning.source.standing.modules[self._index].load()
 
     def benchmark(self, *args: Any, out: torch.Tensor) -> float:
         """
@@ -48,7 +48,7 @@ class FusedChoiceCaller(ir.ChoiceCaller):
             out: not written; the compiled graph allocates its outputs.
         """
         source = self._tuning.source
-        module = source.modules[self._index]
+        module = source.standing.modules[self._index]
         symbols = values_of(module.symbols, hint_point(source.site).values)
         call = module.load().call
         return benchmarker.benchmark(

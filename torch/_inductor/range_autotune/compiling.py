@@ -74,11 +74,12 @@ def submit(tuning: Tuning) -> None:
     start = _starter()
     unit: dict[int, list[CppKernel]] = {}
     by_workers: list[int] = []
+    standing = tuning.standing
     for index in _largest_first(tuning):
-        module = _generate(tuning, index, tuning.traced[index])
+        module = _generate(tuning, index, standing.traced[index])
         if module is None:
             continue
-        tuning.modules[index] = module
+        standing.modules[index] = module
         if not loads_in_any_thread(module.source):
             tuning.loads[index] = _called_here(module.load)
         elif kernels := kernels_of(module):
@@ -91,17 +92,16 @@ def submit(tuning: Tuning) -> None:
             _load_unit(tuning, unit, start)
             unit = {}
     _load_unit(tuning, unit, start)
-    modules = tuning.modules
+    modules = standing.modules
     tuning.loads.update({i: start(modules[i].load) for i in by_workers})
-    tuning.modules = {i: modules[i] for i in tuning.traced if i in modules}
+    standing.modules = {i: modules[i] for i in standing.traced if i in modules}
 
 
 def _largest_first(tuning: Tuning) -> list[int]:
     """Those who are measured."""
-    indices = [
-        i for i in tuning.traced if i != FALLBACK_INDEX or _fallback_runs(tuning)
-    ]
-    return sorted(indices, key=lambda i: -len(tuning.traced[i].graph.graph.nodes))
+    traced = tuning.standing.traced
+    indices = [i for i in traced if i != FALLBACK_INDEX or _fallback_runs(tuning)]
+    return sorted(indices, key=lambda i: -len(traced[i].graph.graph.nodes))
 
 
 def wait(
@@ -121,7 +121,7 @@ def wait(
             loaded(indices[load])
     for index, load in tuning.loads.items():
         if error := load.exception():
-            tuning.reject(index, failure_of(error).of("it does not compile"))
+            tuning.standing.reject(index, failure_of(error).of("it does not compile"))
     tuning.loads.clear()
 
 
@@ -164,16 +164,17 @@ def _load_unit(
     Args:
         unit: the kernels of each candidate.
     """
-    kernels = [(tuning.modules[index], k) for index in unit for k in unit[index]]
+    modules = tuning.standing.modules
+    kernels = [(modules[index], k) for index in unit for k in unit[index]]
     if len(kernels) < 2:
-        tuning.loads.update({i: start(tuning.modules[i].load) for i in unit})
+        tuning.loads.update({i: start(modules[i].load) for i in unit})
         return
     begun = threading.Event()
     compiled = start(functools.partial(compile_together, kernels, begun.set))
     compiled.add_done_callback(lambda _: begun.set())
     begun.wait(_HANDOVER_S)
     for index in unit:
-        load = functools.partial(start, tuning.modules[index].load)
+        load = functools.partial(start, modules[index].load)
         tuning.loads[index] = _started_after(compiled, load)
 
 
@@ -216,12 +217,13 @@ def _generate(
                 traced.candidate.config_patches,
             )
     except Exception as e:
-        tuning.reject(index, failure_of(e).of("it does not compile"))
+        tuning.standing.reject(index, failure_of(e).of("it does not compile"))
         return None
     guards = [c for c in module.conditions if not is_about_index_width(c)]
     if guards and index != FALLBACK_INDEX:
-        tuning.guarded.add(index)
-        tuning.reject(index, Failure(f"its code guards on a size: {guards[0]}"))
+        tuning.standing.guarded.add(index)
+        failure = Failure(f"its code guards on a size: {guards[0]}")
+        tuning.standing.reject(index, failure)
         return None
     return module
 

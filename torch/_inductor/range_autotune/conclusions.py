@@ -22,75 +22,76 @@ if TYPE_CHECKING:
 
     from .config_ranges import ConfigRecord, ConfigTimes, MeasureConfigs
     from .numerics import Comparison
+    from .standing import Round, Standing
     from .timing_cache import Entry
-    from .tuning import Round, Tuning
+    from .tuning import Tuning
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
 
-def learn(tuning: Tuning, competing: Round, point: SizePoint, entry: Entry) -> None:
+def learn(standing: Standing, competing: Round, point: SizePoint, entry: Entry) -> None:
     """
     Takes those out that what was found out at a point is against.
 
     Args:
         competing: the range that the point is in.
     """
-    if point.timed or _is_called_there(tuning, competing, entry.times):
-        judge(tuning, entry.comparisons, point)
-        reject_failures(tuning, competing, entry.times)
+    if point.timed or _is_called_there(standing, competing, entry.times):
+        judge(standing, entry.comparisons, point)
+        reject_failures(standing, competing, entry.times)
 
 
-def _is_called_there(tuning: Tuning, competing: Round, times: Times) -> bool:
+def _is_called_there(standing: Standing, competing: Round, times: Times) -> bool:
     """
     Whether a model may call the op at a size that nobody named: not where the op itself
     fails. If it does not compete, it was called where all others fail.
     """
-    out = tuning.out_of(competing)
+    out = standing.out_of(competing)
     op = times.get(FALLBACK_INDEX) if FALLBACK_INDEX not in out else None
     return not isinstance(op, Failure)
 
 
 def judge(
-    tuning: Tuning, comparisons: Mapping[int, Comparison], point: SizePoint
+    standing: Standing, comparisons: Mapping[int, Comparison], point: SizePoint
 ) -> None:
     """Takes those that differ from the op itself out, or warns of them."""
     where = "at the model's sizes" if point.size is None else f"at size {point.size}"
     for index, result in comparisons.items():
-        if index not in tuning.traced:
+        if index not in standing.traced:
             continue
         if isinstance(result, NotCompared):
-            tuning.not_compared[index] = f"{result.reason}, {where}"
+            standing.not_compared[index] = f"{result.reason}, {where}"
             log.info(
                 "%s: candidate '%s' is not compared with the op %s: %s",
-                tuning.name,
-                tuning.traced[index].name,
+                standing.name,
+                standing.traced[index].name,
                 where,
                 result.reason,
             )
             continue
-        tuning.compared.add(index)
+        standing.compared.add(index)
         if result is not None:
-            _object_to(tuning, index, f"{result}, {where}")
+            _object_to(standing, index, f"{result}, {where}")
 
 
-def _object_to(tuning: Tuning, index: int, reason: str) -> None:
+def _object_to(standing: Standing, index: int, reason: str) -> None:
     """Takes a candidate out, or warns of it only: at the first size, the others are logged."""
-    if index not in tuning.traced:
+    if index not in standing.traced:
         return
-    if tuning.registration.options.numerics_check == "drop":
-        tuning.reject(index, Failure(reason))
+    if standing.registration.options.numerics_check == "drop":
+        standing.reject(index, Failure(reason))
         return
-    level = logging.INFO if index in tuning.doubted else logging.WARNING
-    tuning.doubted.add(index)
-    name = tuning.traced[index].name
-    log.log(level, "%s: candidate '%s': %s", tuning.name, name, reason)
+    level = logging.INFO if index in standing.doubted else logging.WARNING
+    standing.doubted.add(index)
+    name = standing.traced[index].name
+    log.log(level, "%s: candidate '%s': %s", standing.name, name, reason)
 
 
-def reject_failures(tuning: Tuning, competing: Round, times: Times) -> None:
+def reject_failures(standing: Standing, competing: Round, times: Times) -> None:
     """Takes those out of a range that failed in it."""
     for index, result in times.items():
-        if isinstance(result, Failure) and index not in tuning.out_of(competing):
-            tuning.reject_in(competing, index, result)
+        if isinstance(result, Failure) and index not in standing.out_of(competing):
+            standing.reject_in(competing, index, result)
 
 
 def conclude(
@@ -105,18 +106,20 @@ def conclude(
     Args:
         entry_at: finds out about a place between the points.
     """
-    _object_to_uncompared(tuning)
+    _object_to_uncompared(tuning.standing)
     rules = tuning.choice_rules()
     cut_ranges: list[tuple[Round, list[RangeTimes]]] = []
-    for competing, row, known in zip(tuning.rounds, points, entries):
+    for competing, row, known in zip(tuning.standing.rounds, points, entries):
         at = {p.size: entry.times for p, entry in zip(row, known) if p.timed}
-        whole = _of_those_in(tuning, competing, RangeTimes(competing.sizes, at))
-        times_at = functools.partial(_times_at, tuning, competing, entry_at)
+        whole = _of_those_in(
+            tuning.standing, competing, RangeTimes(competing.sizes, at)
+        )
+        times_at = functools.partial(_times_at, tuning.standing, competing, entry_at)
         within = measure_within(tuning.site, tuning.size, times_at)
         cut_ranges.append((competing, cut(whole, rules, within)))
     _call_at_ends(tuning, points, entry_at)
     found = [
-        (competing, _of_those_in(tuning, competing, piece))
+        (competing, _of_those_in(tuning.standing, competing, piece))
         for competing, pieces in cut_ranges
         for piece in pieces
     ]
@@ -135,7 +138,7 @@ def _with_loan(
     good there is the best guess where all sizes take more memory than is free.
     """
     for lender in sorted(measured, key=lambda m: m.sizes.gap_to(row.sizes)):
-        lent = _of_those_in(tuning, competing, lender)
+        lent = _of_those_in(tuning.standing, competing, lender)
         if lent.at:
             return dataclasses.replace(lent, sizes=row.sizes, lender=lender.sizes)
     return row
@@ -154,19 +157,19 @@ def _call_at_ends(
     if tuning.size is None:
         return
     largest = _largest_of(tuning, points)
-    for competing, row in zip(tuning.rounds, points):
+    for competing, row in zip(tuning.standing.rounds, points):
         measured = {point.size for point in row}
         for point in end_points(tuning, competing.possible):
             assert point.size is not None
-            is_called = point.size <= largest or _is_somebody_out(tuning)
+            is_called = point.size <= largest or _is_somebody_out(tuning.standing)
             if is_called and point.size not in measured:
                 entry_at(competing, point)
 
 
-def _is_somebody_out(tuning: Tuning) -> bool:
+def _is_somebody_out(standing: Standing) -> bool:
     """Of a range, not of all."""
-    out = {index for of_range in tuning.left_out.values() for index in of_range}
-    return not out.isdisjoint(tuning.traced)
+    out = {index for of_range in standing.left_out.values() for index in of_range}
+    return not out.isdisjoint(standing.traced)
 
 
 def _largest_of(tuning: Tuning, points: Sequence[Sequence[SizePoint]]) -> int:
@@ -174,7 +177,7 @@ def _largest_of(tuning: Tuning, points: Sequence[Sequence[SizePoint]]) -> int:
     return max(
         (
             point.size or 0
-            for competing, row in zip(tuning.rounds, points)
+            for competing, row in zip(tuning.standing.rounds, points)
             for point in row
             if point.size in competing.possible  # else it is the model's
         ),
@@ -205,33 +208,38 @@ def choose_kernel_configs(
     )
 
 
-def _object_to_uncompared(tuning: Tuning) -> None:
+def _object_to_uncompared(standing: Standing) -> None:
     """
     A comparison takes more memory than a call, so that the largest sizes may go without;
     but who was compared at no size has not passed.
     """
-    for index, reason in tuning.not_compared.items():
-        if index not in tuning.compared:
-            _object_to(tuning, index, f"it could not be compared with the op: {reason}")
+    for index, reason in standing.not_compared.items():
+        if index not in standing.compared:
+            _object_to(
+                standing, index, f"it could not be compared with the op: {reason}"
+            )
 
 
-def _of_those_in(tuning: Tuning, competing: Round, measured: RangeTimes) -> RangeTimes:
+def _of_those_in(
+    standing: Standing, competing: Round, measured: RangeTimes
+) -> RangeTimes:
     at = {
-        size: _still_in(tuning, competing, times) for size, times in measured.at.items()
+        size: _still_in(standing, competing, times)
+        for size, times in measured.at.items()
     }
     return RangeTimes(
         measured.sizes, {size: times for size, times in at.items() if times}
     )
 
 
-def _still_in(tuning: Tuning, competing: Round, times: Times) -> Times:
-    return {i: time for i, time in times.items() if tuning.competes(i, competing)}
+def _still_in(standing: Standing, competing: Round, times: Times) -> Times:
+    return {i: time for i, time in times.items() if standing.competes(i, competing)}
 
 
 def _times_at(
-    tuning: Tuning,
+    standing: Standing,
     competing: Round,
     entry_at: Callable[[Round, SizePoint], Entry],
     point: SizePoint,
 ) -> Times:
-    return _still_in(tuning, competing, entry_at(competing, point).times)
+    return _still_in(standing, competing, entry_at(competing, point).times)

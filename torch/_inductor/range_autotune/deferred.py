@@ -44,7 +44,9 @@ class DeferredBuffer(ir.MultiTemplateBuffer):
 
     def __init__(self, layout: ir.FixedLayout, waiting: _Waiting) -> None:
         tuning = waiting.tuning
-        choices = [FusedChoiceCaller(tuning, index, layout) for index in tuning.traced]
+        choices = [
+            FusedChoiceCaller(tuning, index, layout) for index in tuning.standing.traced
+        ]
         super().__init__(
             layout=layout,
             inputs=[box for box in tuning.site.inputs if isinstance(box, ir.TensorBox)],

@@ -137,12 +137,12 @@ def _tune(
     """
     tuning = _tuning_of(registration, site)
     undecided = tuning.first is None and tuning.winners is None
-    if tuning.traced and undecided and not recall(tuning):
+    if tuning.standing.traced and undecided and not recall(tuning):
         compiling.submit(tuning)
     if lower_in_parts and _is_better_in_parts(tuning, wide):
         return None
-    if not tuning.traced:
-        tuning.tell()
+    if not tuning.standing.traced:
+        tuning.standing.tell()
         return None
 
     def settle(realized: bool = False) -> list[ir.TensorBox]:
@@ -156,7 +156,7 @@ def _tune(
             ):
                 parts = lower_in_parts(site.inputs)
             return with_strides_of(tuning.outputs, parts, realized, site)
-        tuning.tell()
+        tuning.standing.tell()
         return emit(tuning, winners, realized)
 
     if config.defer_custom_op_choices:
@@ -172,9 +172,10 @@ def _is_better_in_parts(tuning: Tuning, wide: bool = False) -> bool:
     or a wide one has lost some to what it guards on; not where ranks would have to agree
     on that.
     """
+    standing = tuning.standing
     if tuning.ranks:
         return False
-    if tuning.has_implementation and not (wide and tuning.lost_to_guards):
+    if standing.has_implementation and not (wide and standing.lost_to_guards):
         return False
     log.info("%s: implementations do not work with these neighbours", tuning.name)
     return True
@@ -224,7 +225,8 @@ def decide(tuning: Tuning) -> tuple[Segment[Winner], ...]:
 
 def _measure_and_choose(tuning: Tuning) -> tuple[Segment[Winner], ...]:
     log_header(tuning)
-    if not tuning.ranks and has_collective(t.graph for t in tuning.traced.values()):
+    graphs = (t.graph for t in tuning.standing.traced.values())
+    if not tuning.ranks and has_collective(graphs):
         log.warning(
             "%s: its candidates contain collectives, and there is no process group to "
             "measure them with: the op itself runs",
@@ -270,7 +272,7 @@ def _over_possible_sizes(
 
 
 def _to_emit(tuning: Tuning, winner: Winner) -> TracedCandidate:
-    traced = tuning.traced[winner.index]
+    traced = tuning.standing.traced[winner.index]
     return dataclasses.replace(traced, kernel_configs=winner.kernel_configs)
 
 
@@ -284,8 +286,8 @@ def emit(
     if len(table) == 1:
         winner = table[0].winner
         return emit_winner(winner, tuning.site, tuning.outputs, realized)
-    assert tuning.size is not None and tuning.contest.table is not None
-    dim = tuning.contest.table.dim
+    assert tuning.size is not None and tuning.table is not None
+    dim = tuning.table.dim
     log.info("Generating torch.cond dispatch for %s with %d ranges", dim, len(table))
     branches = tuning.source.branches
     results = emit_dispatch(table, tuning.size, tuning.site, tuning.outputs, branches)

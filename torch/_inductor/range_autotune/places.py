@@ -27,7 +27,7 @@ log = logging.getLogger("torch._inductor.kernel.custom_op")
 
 def points_of_rounds(tuning: Tuning) -> list[list[SizePoint]]:
     """For each round the points at which it is measured."""
-    return [_points(tuning, competing.possible) for competing in tuning.rounds]
+    return [_points(tuning, competing.possible) for competing in tuning.standing.rounds]
 
 
 def has_points(tuning: Tuning, sizes: DimRange) -> bool:

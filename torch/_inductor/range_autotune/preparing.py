@@ -28,8 +28,9 @@ from .config_ranges import Winner
 from .ranges import ANY_SIZE, DimRange, fill_gaps, merge_neighbours, Segment
 from .registration import Contest, make_contest, Registration
 from .size_points import size_bounds
+from .standing import LEFT_OUT_ELSEWHERE, Round, Standing
 from .tracing import add_plain_lowering, add_variants, trace_candidates
-from .tuning import LEFT_OUT_ELSEWHERE, Round, Tuning
+from .tuning import Tuning
 
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
@@ -54,19 +55,18 @@ def prepare(registration: Registration, site: CallSite) -> Tuning:
     bounds = ANY_SIZE if size is None else size_bounds(size)
     rounds = _possible_rounds(contest, bounds)
     fallback, outputs = trace_fallback(site)
-    tuning = Tuning(
-        registration, contest, site, outputs, size, bounds, rounds, traced={}
-    )
+    standing = Standing(registration, site, rounds, contest.candidates)
+    tuning = Tuning(registration, site, outputs, table, size, bounds, standing)
     trace_candidates(tuning)
     _agree_with_ranks(tuning, fallback)
     if not _times_may_decide():
         _decide_without_times(tuning)
-    elif tuning.traced:
+    elif tuning.standing.traced:
         if registration.options.include_fallback:
             add_plain_lowering(tuning)
         add_variants(tuning)
-    if tuning.traced:
-        tuning.traced[FALLBACK_INDEX] = fallback
+    if tuning.standing.traced:
+        tuning.standing.traced[FALLBACK_INDEX] = fallback
     return tuning
 
 
@@ -82,15 +82,17 @@ def _decide_without_times(tuning: Tuning) -> None:
     Raises:
         NotTunable: if there is none.
     """
-    for index, traced in tuning.traced.items():
-        if tuning.enters_all_rounds(index):
-            tuning.traced = {index: traced}
-            ranges = [Segment(r.possible, Winner(index)) for r in tuning.rounds]
+    for index, traced in tuning.standing.traced.items():
+        if tuning.standing.enters_all_rounds(index):
+            tuning.standing.traced = {index: traced}
+            ranges = [
+                Segment(r.possible, Winner(index)) for r in tuning.standing.rounds
+            ]
             tuning.winners = merge_neighbours(
                 fill_gaps(ranges, tuning.bounds, Winner(FALLBACK_INDEX))
             )
             return
-    tuning.tell()
+    tuning.standing.tell()
     raise NotTunable("no implementation is for all ranges, and no times decide")
 
 
@@ -107,14 +109,14 @@ def _agree_with_ranks(tuning: Tuning, fallback: TracedCandidate) -> None:
     """Finds the ranks to measure with; what one of them could not trace is out on all."""
     if not can_measure():
         return
-    graphs = [t.graph for t in (*tuning.traced.values(), fallback)]
+    graphs = [t.graph for t in (*tuning.standing.traced.values(), fallback)]
     if not (tuning.registration.mentions_collective or has_collective(graphs)):
         return
     tuning.ranks = ranks_of(graphs)
     tuning.hosts = topology(tuning.ranks)
-    common = common_to_all_ranks(tuning.traced, tuning.ranks)
-    for index in tuning.traced.keys() - common:
-        tuning.reject(index, LEFT_OUT_ELSEWHERE)
+    common = common_to_all_ranks(tuning.standing.traced, tuning.ranks)
+    for index in tuning.standing.traced.keys() - common:
+        tuning.standing.reject(index, LEFT_OUT_ELSEWHERE)
 
 
 def as_for(first: Tuning, site: CallSite) -> Tuning | None:
@@ -124,13 +126,17 @@ def as_for(first: Tuning, site: CallSite) -> Tuning | None:
     No implementation is called again. None where candidates rely on what is known of the
     first site's symbols only.
     """
-    if site.exprs() == first.site.exprs() or not first.traced:
-        return dataclasses.replace(first, site=site, first=first.source)
+    if site.exprs() == first.site.exprs() or not first.standing.traced:
+        standing = dataclasses.replace(first.standing, site=site)
+        return dataclasses.replace(
+            first, site=site, standing=standing, first=first.source
+        )
     try:
         fallback, outputs = trace_fallback(site)
-        table = first.contest.table
-        size = None if table is None else site.size_of(table.dim)
-        traced = {index: at_site(t, site, size) for index, t in first.traced.items()}
+        size = None if first.table is None else site.size_of(first.table.dim)
+        traced = {
+            index: at_site(t, site, size) for index, t in first.standing.traced.items()
+        }
     except Exception as e:
         log.debug("%s: not as for an equal call: %s", first.name, one_line(e))
         return None
@@ -140,7 +146,7 @@ def as_for(first: Tuning, site: CallSite) -> Tuning | None:
         site=site,
         outputs=outputs,
         size=size,
-        traced=traced,
+        standing=dataclasses.replace(first.standing, site=site, traced=traced),
         first=first.source,
     )
 

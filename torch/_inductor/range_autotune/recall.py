@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from .config_ranges import ConfigRecord, ConfigTimes
-    from .tuning import Round, Tuning
+    from .standing import Round
+    from .tuning import Tuning
 
 
 def recall(tuning: Tuning) -> bool:
@@ -63,14 +64,14 @@ def _recall_times(tuning: Tuning) -> None:
             entry = known_to_all_ranks(entry, tuning.ranks)
         if entry is None:
             raise _NotKnown
-        learn(tuning, competing, point, entry)
+        learn(tuning.standing, competing, point, entry)
         _check_out(tuning, competing, entry)
         return entry
 
     for number, point in in_order(tuning, points):
         entry = entries[number][points[number].index(point)]
-        learn(tuning, tuning.rounds[number], point, entry)
-    for competing, row in zip(tuning.rounds, entries):
+        learn(tuning.standing, tuning.standing.rounds[number], point, entry)
+    for competing, row in zip(tuning.standing.rounds, entries):
         for entry in row:
             _check_out(tuning, competing, entry)
     conclude(tuning, points, entries, known_between)
@@ -83,7 +84,7 @@ def _check_out(tuning: Tuning, competing: Round, entry: Entry) -> None:
     Raises:
         _NotKnown: if it has not failed in what is one now.
     """
-    if not entry.out <= tuning.out_of(competing).keys():
+    if not entry.out <= tuning.standing.out_of(competing).keys():
         raise _NotKnown
 
 
@@ -96,7 +97,7 @@ def _known_entries(
 ) -> list[list[Entry]] | None:
     """What the timing cache has for each point, if it has all."""
     entries: list[list[Entry]] = []
-    for competing, row in zip(tuning.rounds, points):
+    for competing, row in zip(tuning.standing.rounds, points):
         entries.append([])
         for point in row:
             entry = _known_entry(tuning, competing, point)
@@ -130,7 +131,7 @@ def remember(
     Args:
         out_before: of the range; others that are out by now are so for what they did there.
     """
-    out = tuning.out_of(competing)
+    out = tuning.standing.out_of(competing)
     if not (entry.times or entry.not_measured or out):
         return
     place, texts = _cache_entry(tuning, competing, point)
@@ -148,7 +149,7 @@ def may_have_kernel_configs(tuning: Tuning) -> bool:
 
 def known_record(tuning: Tuning, index: int) -> ConfigRecord | None:
     """What an earlier process found out about the configs of a candidate's kernels."""
-    place, text = _place_of_record(tuning), tuning.text_of(index)
+    place, text = _place_of_record(tuning), tuning.standing.text_of(index)
     if place is None or text is None:
         return None
     return lookup_record(place, text)
@@ -158,7 +159,7 @@ def remember_records(tuning: Tuning, records: Mapping[int, ConfigRecord]) -> Non
     """For later processes."""
     place = _place_of_record(tuning)
     for index, record in records.items():
-        text = tuning.text_of(index)
+        text = tuning.standing.text_of(index)
         if place is not None and text is not None:
             store_record(place, text, record)
 
@@ -198,12 +199,12 @@ def _cache_entry(
 ) -> tuple[str | None, dict[int, str]]:
     """The timing cache's names for a place and those who compete there."""
     texts: dict[int, str] = {}
-    for index in {*tuning.texts, *tuning.traced}:
-        if not tuning.enters(index, competing):
+    for index in {*tuning.standing.texts, *tuning.standing.traced}:
+        if not tuning.standing.enters(index, competing):
             continue
         if index == FALLBACK_INDEX and not tuning.fallback_competes:
             continue
-        text = tuning.text_of(index)
+        text = tuning.standing.text_of(index)
         if text is None:
             return None, {}
         texts[index] = text

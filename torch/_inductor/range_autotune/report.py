@@ -87,19 +87,19 @@ def _sizes_of_arguments(site: CallSite) -> Iterator[tuple[str, str]]:
 
 def _candidate_name(tuning: Tuning, index: int) -> str:
     if kind := kind_of_variant(index):
-        return f"{_candidate_name(tuning, tuning.variants[index])}, {kind}"
+        return f"{_candidate_name(tuning, tuning.standing.variants[index])}, {kind}"
     if index in (FALLBACK_INDEX, PLAIN_INDEX):
         return FALLBACK.name if index == FALLBACK_INDEX else PLAIN_NAME
-    return tuning.contest.candidates[index].name
+    return tuning.standing.candidates[index].name
 
 
 def log_header(tuning: Tuning) -> None:
     """Opens the block."""
-    if tuning.contest.table is None:
+    if tuning.table is None:
         log.info("=== Autotuning for %s ===", tuning.name)
         return
     log.info("=== Range-based Autotuning for %s ===", tuning.name)
-    log.info("Dispatch dimension: %s", tuning.contest.table.dim)
+    log.info("Dispatch dimension: %s", tuning.table.dim)
 
 
 def log_winners(
@@ -112,7 +112,7 @@ def log_winners(
     rows = [(r, _winner_in(winners, r.sizes)) for r in measured]
     for row, winner in rows:
         _log_choice(tuning, row, winner)
-    if tuning.contest.table is None:
+    if tuning.table is None:
         return
     log.info("=== Range-based Autotuning Summary for %s ===", tuning.name)
     for row, winner in rows:
@@ -138,7 +138,7 @@ def log_kernel_configs(
 
 def _log_cuts(tuning: Tuning, measured: Sequence[RangeTimes]) -> None:
     """Of ranges that are in pieces."""
-    for competing in tuning.rounds:
+    for competing in tuning.standing.rounds:
         starts = [
             row.sizes.start
             for row in measured

@@ -32,10 +32,10 @@ from .places import in_order, points_of_rounds, spread
 from .recall import may_have_kernel_configs, remember, remember_records
 from .second_opinion import find_mismatch_of_ops
 from .size_points import may_hold, SizePoint, values_of
+from .standing import LEFT_OUT_ELSEWHERE
 from .times import Failure, failure_of, Times, Timing
 from .timing_cache import Entry
 from .trial import try_in_process
-from .tuning import LEFT_OUT_ELSEWHERE
 from .tuning_progress import tuning_progress
 
 
@@ -46,8 +46,9 @@ if TYPE_CHECKING:
 
     from .config_ranges import ConfigTimes
     from .numerics import Comparison
+    from .standing import Round
     from .subgraph_module import SubgraphModule
-    from .tuning import Round, Tuning
+    from .tuning import Tuning
 
     Runners = dict[int, Callable[[], Any]]
 
@@ -80,7 +81,7 @@ def measure_rounds(tuning: Tuning, beside: Iterable[Tuning] = ()) -> None:
 
         def measure(competing: Round, point: SizePoint) -> Entry:
             nonlocal inputs
-            out_before = tuning.out_of(competing)
+            out_before = tuning.standing.out_of(competing)
             entry = _measure_point(tuning, competing, point, inputs)
             inputs = []
             remember(tuning, competing, point, entry, out_before)
@@ -93,7 +94,9 @@ def measure_rounds(tuning: Tuning, beside: Iterable[Tuning] = ()) -> None:
 
         try:
             for number, point in order:
-                found[number, point.size] = measure(tuning.rounds[number], point)
+                found[number, point.size] = measure(
+                    tuning.standing.rounds[number], point
+                )
             entries = [[found[i, p.size] for p in row] for i, row in enumerate(points)]
             conclude(tuning, points, entries, measure_between)
             if may_have_kernel_configs(tuning):
@@ -122,11 +125,11 @@ def _measure_point(
         return Entry(not_measured=reason)
     if not point.timed:
         entry = _called(tuning, runners, point, restore)
-        learn(tuning, competing, point, entry)
+        learn(tuning.standing, competing, point, entry)
         return entry
     comparisons = _compare(tuning, runners, point, restore)
-    judge(tuning, comparisons, point)
-    for index in tuning.rejected:
+    judge(tuning.standing, comparisons, point)
+    for index in tuning.standing.rejected:
         runners.pop(index, None)
     if not tuning.fallback_competes:
         runners.pop(FALLBACK_INDEX, None)
@@ -144,7 +147,7 @@ def _measure_point(
         index: result.of("it does not run") if isinstance(result, Failure) else result
         for index, result in timed.items()
     }
-    reject_failures(tuning, competing, times)
+    reject_failures(tuning.standing, competing, times)
     return Entry(times, comparisons)
 
 
@@ -199,7 +202,7 @@ def _failure_of_op(tuning: Tuning, point: SizePoint) -> Failure | None:
 
 def _too_large(tuning: Tuning, point: SizePoint) -> str | None:
     """Whether the candidates' code, which has 32 bits for an index, ends below a size."""
-    for module in tuning.modules.values():
+    for module in tuning.standing.modules.values():
         for condition in module.conditions:
             if not may_hold(condition, point.values):
                 return f"it is too large for code with {condition}"
@@ -213,7 +216,7 @@ def _on_all_ranks(tuning: Tuning, runners: Runners) -> Runners:
     common = common_to_all_ranks(runners, tuning.ranks)
     for index in runners if common else ():
         if index not in common:
-            tuning.reject(index, LEFT_OUT_ELSEWHERE)
+            tuning.standing.reject(index, LEFT_OUT_ELSEWHERE)
     return {index: runners[index] for index in common}
 
 
@@ -238,8 +241,8 @@ def _runners(
         _reject_where_divisors_are_zero(tuning, competing, inputs)
     runners = {
         index: _runner(module, point, inputs)
-        for index, module in tuning.modules.items()
-        if tuning.competes(index, competing)
+        for index, module in tuning.standing.modules.items()
+        if tuning.standing.competes(index, competing)
     }
     return runners, restore
 
@@ -268,15 +271,16 @@ def _reject_where_divisors_are_zero(
     tuning: Tuning, competing: Round, inputs: Sequence[Any]
 ) -> None:
     """Takes out candidates that would end the process."""
-    for index in [i for i in tuning.modules if tuning.competes(i, competing)]:
+    standing = tuning.standing
+    for index in [i for i in standing.modules if standing.competes(i, competing)]:
         try:
-            check_divisors(tuning.traced[index].graph, inputs, time_limit_s())
+            check_divisors(standing.traced[index].graph, inputs, time_limit_s())
         except Exception as e:
             reason = (
                 f"it does not run: {one_line(e)}; integers are zeros unless input_gen_fns "
                 "makes others"
             )
-            tuning.reject_in(competing, index, Failure(reason))
+            standing.reject_in(competing, index, Failure(reason))
 
 
 def _inputs(tuning: Tuning, point: SizePoint) -> list[Any]:
@@ -315,10 +319,10 @@ def _caller(
     waits = tuning.ranks or config.autotune_in_subproc
     if waits or tuning.device.type == "cpu" or _too_large(tuning, point):
         return lambda index: None
-    competing = tuning.rounds[number]
+    competing = tuning.standing.rounds[number]
 
     def call(index: int) -> None:
-        if tuning.competes(index, competing):
+        if tuning.standing.competes(index, competing):
             _call_ahead(tuning, index, point, inputs, search)
 
     return call
@@ -334,7 +338,7 @@ def _call_ahead(
     """Calls a candidate before it is timed, whatever comes of it; makes inputs if need be."""
 
     def call() -> None:
-        module = tuning.modules[index]
+        module = tuning.standing.modules[index]
         inputs.extend(() if inputs else _inputs(tuning, point))
         search.call(module.load(), _runner(module, point, inputs))
 
@@ -360,9 +364,9 @@ def _settle_on_configs(
     for number, point in spread(places[1:], _OTHER_PLACES):
         undecided = [
             index
-            for index, module in tuning.modules.items()
+            for index, module in tuning.standing.modules.items()
             if search.is_undecided(module.load())
-            and tuning.competes(index, tuning.rounds[number])
+            and tuning.standing.competes(index, tuning.standing.rounds[number])
         ]
         if undecided and not _too_large(tuning, point):
             inputs.clear()
@@ -399,9 +403,9 @@ def _compare_configs(tuning: Tuning, search: ConfigSearch) -> None:
 
 def _record(tuning: Tuning, index: int, search: ConfigSearch) -> ConfigRecord:
     """What is known of a candidate's kernels before it is called with each config again."""
-    if index not in tuning.modules:
+    if index not in tuning.standing.modules:
         return ConfigRecord()
-    module = tuning.modules[index].load()
+    module = tuning.standing.modules[index].load()
     return ConfigRecord(search.usual_configs(module), search.in_doubt(module))
 
 
@@ -411,7 +415,7 @@ def _config_times(
     """What a call of a candidate takes with each config of its kernels, if it can be told."""
     if _too_large(tuning, point):
         return {}
-    module = tuning.modules[index]
+    module = tuning.standing.modules[index]
 
     def call() -> ConfigTimes:
         run = _runner(module, point, _inputs(tuning, point))
@@ -426,15 +430,17 @@ def _reject_in_process(tuning: Tuning, competing: Round, point: SizePoint) -> No
     """Takes out candidates that another process did not survive, or not in time."""
     if not config.autotune_in_subproc or tuning.ranks:
         return
+    standing = tuning.standing
     modules = {
         index: module
-        for index, module in tuning.modules.items()
-        if tuning.competes(index, competing) and not tuning.traced[index].calls_python
+        for index, module in standing.modules.items()
+        if standing.competes(index, competing)
+        and not standing.traced[index].calls_python
     }
     gen_fns = tuning.registration.options.input_gen_fns
     failures = try_in_process(modules, tuning.site, point, gen_fns, time_limit_s())
     for index, failure in failures.items():
-        tuning.reject_in(competing, index, failure)
+        standing.reject_in(competing, index, failure)
 
 
 def _compare(
@@ -465,7 +471,7 @@ def _without_neighbours(
     tuning: Tuning, index: int, point: SizePoint, mismatch: str
 ) -> Comparison:
     """Whether results that differ do so before neighbours make something of them."""
-    site, candidate = tuning.site, tuning.traced[index].candidate
+    site, candidate = tuning.site, tuning.standing.traced[index].candidate
 
     def compare() -> Comparison:
         return find_mismatch_of_ops(candidate, site, _inputs(tuning, point))
@@ -525,7 +531,7 @@ def _times(
     cudagraphs = tuning.registration.options.benchmark_with_cudagraphs
     waits_for_host = not (cudagraphs or config.triton.cudagraphs)
     calling_python = [
-        i for i in runners if waits_for_host and tuning.traced[i].calls_python
+        i for i in runners if waits_for_host and tuning.standing.traced[i].calls_python
     ]
     if tuning.ranks:
         return time_in_step(

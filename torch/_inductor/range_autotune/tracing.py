@@ -27,20 +27,22 @@ from .ranges import DimRange
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from .tuning import Round, Tuning
+    from .standing import Round
+    from .tuning import Tuning
 
 
 def trace_candidates(tuning: Tuning) -> None:
     """Traces each candidate once, for all of its ranges where that is possible."""
-    for index in sorted({i for r in tuning.rounds for i in r.candidates}):
-        candidate = tuning.contest.candidates[index]
-        entered = [r for r in tuning.rounds if tuning.enters(index, r)]
+    standing = tuning.standing
+    for index in sorted({i for r in standing.rounds for i in r.candidates}):
+        candidate = standing.candidates[index]
+        entered = [r for r in standing.rounds if standing.enters(index, r)]
         known = _known_of_size(tuning, entered)
         result = trace_candidate(candidate, tuning.site, tuning.outputs, known)
         if isinstance(result, TracedCandidate):
-            tuning.traced[index] = result
+            standing.traced[index] = result
         elif not (result.guards and _trace_in_each_range(tuning, index, entered)):
-            tuning.warn(result)
+            standing.warn(result)
 
 
 def _trace_in_each_range(tuning: Tuning, index: int, entered: Sequence[Round]) -> bool:
@@ -55,8 +57,8 @@ def _trace_in_each_range(tuning: Tuning, index: int, entered: Sequence[Round]) -
     """
     if len(entered) < 2 or len(tuning.site.calls) > 1:
         return False
-    candidate = tuning.contest.candidates[index]
-    first = len(tuning.contest.candidates)
+    standing = tuning.standing
+    candidate, first = standing.candidates[index], len(standing.candidates)
     traced: dict[int, TracedCandidate] = {}
     refused: list[tuple[Rejection, DimRange]] = []
     for number, competing in enumerate(entered, first):
@@ -69,14 +71,13 @@ def _trace_in_each_range(tuning: Tuning, index: int, entered: Sequence[Round]) -
     if not traced:
         return False
     for rejection, where in refused:
-        tuning.warn(rejection, where)
+        standing.warn(rejection, where)
     numbers = {competing: first + i for i, competing in enumerate(entered)}
-    candidates = (*tuning.contest.candidates, *([candidate] * len(entered)))
-    tuning.contest = dataclasses.replace(tuning.contest, candidates=candidates)
-    tuning.traced |= traced
-    tuning.rounds = tuple(
+    standing.candidates += (candidate,) * len(entered)
+    standing.traced |= traced
+    standing.rounds = tuple(
         r.with_candidate(numbers[r], index) if numbers.get(r) in traced else r
-        for r in tuning.rounds
+        for r in standing.rounds
     )
     return True
 
@@ -102,20 +103,21 @@ def add_plain_lowering(tuning: Tuning) -> None:
     competes wherever that would.
     """
     plain = trace_plain(tuning.site, tuning.outputs)
+    standing = tuning.standing
     everywhere = [
         traced
-        for index, traced in tuning.traced.items()
-        if tuning.enters_all_rounds(index)
+        for index, traced in standing.traced.items()
+        if standing.enters_all_rounds(index)
     ]
     if plain and not any(map(plain.does_the_same_as, everywhere)):
-        tuning.traced[PLAIN_INDEX] = plain
+        standing.traced[PLAIN_INDEX] = plain
 
 
 def add_variants(tuning: Tuning) -> None:
     """The variants of all candidates; their indices are the same on every rank."""
-    threshold = fusion_speedup_threshold()
+    standing, threshold = tuning.standing, fusion_speedup_threshold()
     joined = len(tuning.site.calls) > 1
-    for number, (index, traced) in enumerate(list(tuning.traced.items())):
+    for number, (index, traced) in enumerate([*standing.traced.items()]):
         if threshold is not None and tuning.site.body is not None:
             _add_apart(tuning, number, index, traced)
         for kind, form in _other_forms(traced):
@@ -123,8 +125,7 @@ def add_variants(tuning: Tuning) -> None:
             if joined and (kind != PERSISTENT or traced.calls_python):
                 continue
             variant = index_of_variant(number, kind)
-            tuning.traced[variant] = form
-            tuning.variants[variant] = index
+            standing.add_variant(variant, form, index)
 
 
 def _other_forms(traced: TracedCandidate) -> Iterator[tuple[str, TracedCandidate]]:
@@ -148,5 +149,4 @@ def _add_apart(
     )
     if isinstance(result, TracedCandidate):
         variant = index_of_variant(number, APART)
-        tuning.traced[variant] = result
-        tuning.variants[variant] = index
+        tuning.standing.add_variant(variant, result, index)

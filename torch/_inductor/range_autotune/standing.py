@@ -1,0 +1,255 @@
+"""Who competes at a call site, who is out of which ranges, and why."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import logging
+from typing import TYPE_CHECKING
+
+from .candidates import (
+    FALLBACK,
+    FALLBACK_INDEX,
+    PLAIN_INDEX,
+    Rejection,
+    TracedCandidate,
+)
+from .report import warn_left_out
+from .times import Failure
+from .timing_cache import candidate_text
+from .tuning import outermost_graph
+
+
+if TYPE_CHECKING:
+    from ..graph import GraphLowering
+    from .call_site import CallSite
+    from .ranges import DimRange
+    from .registration import Candidate, Registration
+    from .subgraph_module import SubgraphModule
+
+log = logging.getLogger("torch._inductor.kernel.custom_op")
+
+_TOLD = "_custom_op_candidates_left_out"
+
+LEFT_OUT_ELSEWHERE = Failure("another rank has left it out")
+
+
+@dataclasses.dataclass(frozen=True)
+class Round:
+    """
+    A range that can occur at this call site, and who competes in it.
+
+    Args:
+        sizes: the range as it was registered.
+        possible: those of its sizes that can occur.
+        candidates: indices into the contest's; the op itself is not among them.
+    """
+
+    sizes: DimRange
+    possible: DimRange
+    candidates: tuple[int, ...]
+
+    def with_candidate(self, index: int, in_place_of: int) -> Round:
+        """The same with another candidate in the place of one."""
+        candidates = (index if i == in_place_of else i for i in self.candidates)
+        return dataclasses.replace(self, candidates=tuple(candidates))
+
+
+@dataclasses.dataclass
+class Standing:
+    """
+    The candidates of a call site, and what is known against each by now.
+
+    Equal call sites share all of it but the graphs, see ``as_for`` of ``preparing.py``.
+
+    Args:
+        registration: what they were registered by.
+        site: the call site, for warnings.
+        rounds: the ranges that can occur, and who was registered for each.
+        candidates: those that were registered; behind them each once more that is traced
+            in each of its ranges by itself.
+        traced: the candidates still in, by index.
+        variants: candidates that nobody asked for, by index: the index of what they vary.
+        modules: what those still in are measured by.
+        rejected: who is out of all ranges by now, and why.
+        left_out: who is out of a range only, in which it does not run, by its sizes.
+        guarded: of those who are out, those whose code guards on a size.
+        untold: of those who are out, whom the user has not been warned of; None once this
+            is done as they are rejected.
+        compared: whose results were compared with the op's, at one size at least.
+        not_compared: whose were not, at a size, and why.
+        doubted: of whom the user was warned that their results differ.
+        texts: of candidates, for the timing cache; None for those that it cannot know.
+    """
+
+    registration: Registration
+    site: CallSite
+    rounds: tuple[Round, ...]
+    candidates: tuple[Candidate, ...]
+    traced: dict[int, TracedCandidate] = dataclasses.field(default_factory=dict)
+    variants: dict[int, int] = dataclasses.field(default_factory=dict)
+    modules: dict[int, SubgraphModule] = dataclasses.field(default_factory=dict)
+    rejected: dict[int, Failure] = dataclasses.field(default_factory=dict)
+    left_out: dict[DimRange, dict[int, Failure]] = dataclasses.field(
+        default_factory=lambda: collections.defaultdict(dict)
+    )
+    guarded: set[int] = dataclasses.field(default_factory=set)
+    untold: list[tuple[Rejection, DimRange | None]] | None = dataclasses.field(
+        default_factory=list
+    )
+    compared: set[int] = dataclasses.field(default_factory=set)
+    not_compared: dict[int, str] = dataclasses.field(default_factory=dict)
+    doubted: set[int] = dataclasses.field(default_factory=set)
+    texts: dict[int, str | None] = dataclasses.field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The registration's, for logs."""
+        return self.registration.name
+
+    def add_variant(self, index: int, traced: TracedCandidate, varied: int) -> None:
+        """
+        Lets another form of a candidate compete wherever that does.
+
+        Args:
+            varied: the index of that one.
+        """
+        self.traced[index] = traced
+        self.variants[index] = varied
+
+    def competes(self, index: int, competing: Round) -> bool:
+        """Whether a candidate that is still in runs in a range."""
+        is_in = index in self.traced and index not in self.out_of(competing)
+        return is_in and self.enters(index, competing)
+
+    def enters(self, index: int, competing: Round) -> bool:
+        """Whether a candidate ran in a range, had it not been left out."""
+        origin = self.variants.get(index, index)
+        everywhere = origin in (FALLBACK_INDEX, PLAIN_INDEX)
+        return everywhere or origin in competing.candidates
+
+    def out_of(self, competing: Round) -> dict[int, Failure]:
+        """Who is out of a range by now, and why; of that one only, or of all."""
+        return {**self.rejected, **self.left_out[competing.sizes]}
+
+    def enters_all_rounds(self, index: int) -> bool:
+        """Whether it is for all ranges that can occur."""
+        return all(self.enters(index, competing) for competing in self.rounds)
+
+    @property
+    def has_implementation(self) -> bool:
+        """Whether one of those that were registered is still in."""
+        asked_for = {
+            index for competing in self.rounds for index in competing.candidates
+        }
+        return any(self.variants.get(i, i) in asked_for for i in self.traced)
+
+    def _parts_left(self, where: DimRange | None = None) -> set[tuple[int, str]]:
+        """See ``_parts``, of all candidates that are still in: in a range, or in any."""
+        left = (
+            self.traced[index].candidate
+            for competing in self.rounds
+            for index in self.traced
+            if where in (None, competing.sizes) and self.competes(index, competing)
+        )
+        return set().union(*map(_parts, left))
+
+    @property
+    def lost_to_guards(self) -> bool:
+        """Whether an implementation is out altogether, for guards in its code."""
+        left = self._parts_left()
+        return any(
+            _parts(self.candidates[index]) - left
+            for index in self.guarded
+            if index in range(len(self.candidates))
+        )
+
+    def reject(self, index: int, failure: Failure) -> None:
+        """
+        Takes a candidate out of all ranges and says so once.
+
+        The op itself stays the last resort. Nobody asked for its plain lowering or for
+        variants, which go without a word.
+        """
+        candidate = self._remove(index, failure)
+        if candidate is not None:
+            self._warn_of(index, candidate, failure)
+
+    def reject_in(self, competing: Round, index: int, failure: Failure) -> None:
+        """
+        Takes a candidate that does not run out of a range; of several it says the first.
+
+        Out of all if there is no other, or if it would cost the others as much again.
+        """
+        where = competing.sizes
+        candidate = self.traced[index].candidate
+        is_told = any(index in out for out in self.left_out.values())
+        self.left_out[where][index] = failure
+        if failure.everywhere or not any(
+            self.competes(index, other) for other in self.rounds
+        ):
+            self._remove(index, failure)
+        if is_told:
+            out = "%s: candidate '%s' is left out in range %s, too: %s"
+            log.info(out, self.name, candidate.name, where, failure.reason)
+        else:
+            self._warn_of(index, candidate, failure, where)
+
+    def _remove(self, index: int, failure: Failure) -> Candidate | None:
+        """The candidate, if it was in."""
+        self.modules.pop(index, None)
+        self.rejected[index] = failure
+        if index not in self.traced:
+            return None
+        candidate = self.traced[index].candidate
+        if index != FALLBACK_INDEX:
+            self.text_of(index)  # the timing cache keeps who is out
+            self.traced.pop(index)
+        return candidate
+
+    def _warn_of(
+        self,
+        index: int,
+        candidate: Candidate,
+        failure: Failure,
+        where: DimRange | None = None,
+    ) -> None:
+        if index != PLAIN_INDEX and index not in self.variants:
+            self.warn(Rejection(candidate, failure.reason), where)
+
+    def warn(self, rejection: Rejection, where: DimRange | None = None) -> None:
+        """Once in a graph for each part of it that fails in all its combinations."""
+        if self.untold is not None:
+            self.untold.append((rejection, where))
+            return
+        told = _told(outermost_graph())
+        bad = {
+            (str(self.site.calls[i].op), name, rejection.reason, where)
+            for i, name in _parts(rejection.candidate) - self._parts_left(where)
+        }
+        known = bool(bad) and bad <= told
+        warn_left_out(self.registration, rejection, self.site, where, known)
+        told |= bad
+
+    def tell(self) -> None:
+        """Warns of who is out, and from now on of each that is rejected."""
+        untold, self.untold = self.untold or [], None
+        while untold:  # equal calls have the same list
+            self.warn(*untold.pop(0))
+
+    def text_of(self, index: int) -> str | None:
+        """A candidate that is in, or was when it was asked for, as the timing cache knows it."""
+        if index not in self.texts:
+            self.texts[index] = candidate_text(self.traced[index])
+        return self.texts[index]
+
+
+def _told(graph: GraphLowering) -> set[tuple[str, str, str, DimRange | None]]:
+    """Whom a user was warned of in a graph: op, candidate, reason, and range if one."""
+    return vars(graph).setdefault(_TOLD, set())
+
+
+def _parts(candidate: Candidate) -> set[tuple[int, str]]:
+    """Places and names of what a combination is made of, the ops themselves aside."""
+    parts = candidate.parts or (candidate,)
+    return {(i, p.name) for i, p in enumerate(parts) if p is not FALLBACK}
