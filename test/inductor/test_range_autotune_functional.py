@@ -1,9 +1,14 @@
 # Owner(s): ["module: inductor"]
 """Implementations that write to tensors of their own, through custom ops and without."""
 
+import sys
+import types
+from unittest import mock
+
 from range_autotune_testing import OpTestCase, SymbolicTestCase
 from test_custom_op_autotune import made_up_times
 from torch._dynamo.utils import counters
+from torch._higher_order_ops import triton_kernel_wrap
 from torch._inductor.test_case import run_tests
 from torch._inductor.utils import run_and_get_code
 from torch.testing._internal.common_utils import (
@@ -14,11 +19,31 @@ from torch.testing._internal.common_utils import (
 import torch
 from torch._inductor import ir
 from torch._inductor.codegen.subgraph import trace_subgraph
-from torch._inductor.kernel.custom_op import CustomOpRangeConfig
+from torch._inductor.kernel.custom_op import CustomOpConfig, CustomOpRangeConfig
+from torch._inductor.range_autotune.contract import CandidateError, check_graph
 from torch._inductor.range_autotune.functional import written
 
 
 aten = torch.ops.aten
+launch_triton_kernel = torch.ops.higher_order.triton_kernel_wrapper_mutation
+
+
+class Kernel:
+    """In place of Triton's, which is not everywhere."""
+
+    fn = staticmethod(torch.neg)
+
+
+def made_up_triton():
+    """The modules that are asked what kind of kernel one is."""
+    autotuner = types.SimpleNamespace(Autotuner=type(None))
+    jit = types.SimpleNamespace(JITFunction=Kernel)
+    modules = {"autotuner": autotuner, "jit": jit}
+    return mock.patch.dict(
+        sys.modules,
+        {"triton": types.SimpleNamespace(), "triton.runtime": types.SimpleNamespace()}
+        | {f"triton.runtime.{name}": module for name, module in modules.items()},
+    )
 
 
 @torch.library.custom_op("range_autotune_writes::double", mutates_args=("out",))
@@ -123,6 +148,118 @@ class TestGraphs(SymbolicTestCase):
         (input_written,) = written(last)
         self.assertEqual(last.target, aten.copy_.default)
         self.assertEqual(input_written.op, "placeholder")
+
+
+class TestTriton(SymbolicTestCase):
+    """Launches of a kernel that is said to write to one of its arguments."""
+
+    def traced(self, fn):
+        with self.fake_mode:
+            x = ir.ir_node_to_tensor(self.tensor([self.symbol("s0", 100), 4]))
+        mutated = mock.patch.object(
+            triton_kernel_wrap, "get_mutated_tensors", return_value=["out"]
+        )
+        with made_up_triton(), mutated:
+            gm = trace_subgraph(fn, [x])
+            (launch,) = gm.graph.find_nodes(
+                op="call_function", target=launch_triton_kernel
+            )
+            return gm, launch, written(launch)
+
+    def launch(self, x, out):
+        launch_triton_kernel(
+            kernel_idx=triton_kernel_wrap.kernel_side_table.add_kernel(Kernel()),
+            constant_args_idx=triton_kernel_wrap.kernel_side_table.add_constant_args(
+                {}
+            ),
+            grid=[(1, 1, 1)],
+            tma_descriptor_metadata={},
+            kwargs={"x": x, "out": out},
+        )
+
+    def test_a_launch_is_no_dead_code(self):
+        def fn(x):
+            out = torch.empty_like(x)
+            self.launch(x, out)
+            return out
+
+        gm, launch, (out,) = self.traced(fn)
+        self.assertIs(gm.graph.output_node().args[0], out)
+        self.assertIs(launch.kwargs["kwargs"]["out"], out)
+        self.assertEqual(out.target, aten.empty.memory_format)
+        check_graph(gm)
+
+    def test_what_is_read_as_it_was_is_copied(self):
+        def fn(x):
+            out = x + 1
+            self.launch(x, out)
+            return out, x + 1
+
+        gm, _, (out,) = self.traced(fn)
+        first, second = gm.graph.output_node().args[0]
+        self.assertIs(first, out)
+        self.assertIsNot(second, out)
+
+    def test_a_write_to_an_input_is_found(self):
+        def fn(x):
+            self.launch(x + 1, x)
+            return x + 1
+
+        gm, *_ = self.traced(fn)
+        with self.assertRaisesRegex(CandidateError, "writes to an argument"):
+            check_graph(gm)
+
+
+def in_branch(fn):
+    def impl(x):
+        return torch.cond(x.sum() > -1e9, fn, lambda x: x * 2, (x,))
+
+    return impl
+
+
+class TestBranches(OpTestCase):
+    def tuned(self, fn):
+        """With one implementation that always wins: the compiled op, a call's input."""
+
+        def body(x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+        op = torch.library.custom_op(
+            f"range_autotune_test::branch_{fn.__name__}", mutates_args=()
+        )(body)
+        op.register_fake(torch.empty_like)
+        self.register(op, configs=[CustomOpConfig(in_branch(fn))])
+        compiled, x = torch.compile(op), torch.ones(5)
+        with made_up_times(lambda size, index: 1.0 if index == 0 else 2.0):
+            result, codes = run_and_get_code(compiled, x)
+        return result, x, "true_graph" in "".join(codes)
+
+    def test_one_that_writes_to_the_input_is_out(self):
+        def into_input(x):
+            x.add_(1)
+            return x * 2 - 2
+
+        with self.assertLogs("torch._inductor.kernel.custom_op", "WARNING") as logs:
+            result, x, has_branch = self.tuned(into_input)
+        self.assertIn("might be modifying the input", "".join(logs.output))
+        self.assertEqual((result, x, has_branch), (x * 2, torch.ones(5), False))
+
+    def test_one_that_writes_to_its_own(self):
+        def into_own(x):
+            y = x + 1
+            y.mul_(2)
+            return y - 2
+
+        result, x, has_branch = self.tuned(into_own)
+        self.assertEqual((result, has_branch), (x * 2, True))
+
+    def test_one_that_returns_the_input_returns_a_copy(self):
+        def the_input(x):
+            return x.view(5)
+
+        result, x, has_branch = self.tuned(the_input)
+        result.add_(7)
+        self.assertEqual((result, x, has_branch), (x + 7, torch.ones(5), True))
 
 
 class TestCandidates(OpTestCase):

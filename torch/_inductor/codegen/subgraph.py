@@ -30,7 +30,7 @@ import torch
 from torch._inductor import ir
 from torch._inductor.range_autotune.captures import CapturesAsConstants
 from torch._inductor.range_autotune.control_flow import with_tuples
-from torch._inductor.range_autotune.functional import functionalized
+from torch._inductor.range_autotune.functional import functionalized, has_effects
 from torch._inductor.range_autotune.guards import frozen_shapes, replaced
 from torch._inductor.range_autotune.subgraph_module import generate_module
 from torch._inductor.range_autotune.threads import (
@@ -105,7 +105,7 @@ def trace_subgraph(
     # Of the graph, for decompositions write to their own tensors, too.
     gm = functionalized(trace(with_constants, fake_inputs), fake_inputs, trace)
     gm = with_tuples(gm)
-    gm.graph.eliminate_dead_code()
+    gm.graph.eliminate_dead_code(has_effects)
     gm.recompile()
     return gm
 

@@ -41,6 +41,7 @@ from .contract import (
     pin_strides,
     with_own_memory,
 )
+from .control_flow import all_nodes
 from .eager_strides import with_eager_strides
 from .graph_text import graph_text, SymbolNames
 from .known_sizes import knowing
@@ -155,9 +156,7 @@ class TracedCandidate:
                 isinstance(node.target, torch._ops.OpOverload)
                 and node.target.namespace not in _NAMESPACES_OF_TORCH
             )
-            for graph in self.graph.modules()  # branches of control flow, too
-            if isinstance(graph, torch.fx.GraphModule)
-            for node in graph.graph.nodes
+            for node in all_nodes(self.graph)
         )
 
 

@@ -27,6 +27,7 @@ import torch
 from .. import config
 from ..utils import is_collective_op
 from .content import content_text, Unhashable
+from .control_flow import all_nodes
 from .measure import keep_heap, make_flush_buffer, synchronize
 from .node_kinds import arguments_of
 from .numerics import NotCompared
@@ -71,7 +72,7 @@ _COLLECTIVE = re.compile(
 
 def has_collective(graphs: Iterable[torch.fx.GraphModule]) -> bool:
     """Whether any of the graphs calls a collective."""
-    return any(_is_collective(n) for graph in graphs for n in graph.graph.nodes)
+    return any(_is_collective(n) for graph in graphs for n in all_nodes(graph))
 
 
 def _is_collective(node: torch.fx.Node) -> bool:
@@ -114,7 +115,7 @@ def ranks_of(graphs: Iterable[torch.fx.GraphModule]) -> Ranks:
     With other stages of a pipeline there is nothing to agree on, and they may never
     compile the op. All ranks where groups differ or none is named.
     """
-    names = {_group_name(n) for graph in graphs for n in graph.graph.nodes}
+    names = {_group_name(n) for graph in graphs for n in all_nodes(graph)}
     groups = {ranks for name in names if name and (ranks := _members(name))}
     return groups.pop() if len(groups) == 1 else tuple(range(dist.get_world_size()))
 

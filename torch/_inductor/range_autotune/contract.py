@@ -168,7 +168,7 @@ def _check_no_writes(graph: torch.fx.GraphModule) -> None:
         for node, what in given.items()
         if isinstance(node.meta["val"], torch.Tensor)
     }
-    for node in graph.graph.nodes:
+    for node in graph.graph.nodes:  # none in a branch, see functionalized
         for value in [argument.meta.get("val") for argument in written(node)]:
             if isinstance(value, torch.Tensor) and _storage(value) in taken:
                 raise CandidateError(

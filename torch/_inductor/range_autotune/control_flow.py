@@ -1,17 +1,35 @@
-"""``torch.cond`` in candidates' graphs, in the form that Inductor lowers."""
+"""Control flow in candidates' graphs: their branches; ``torch.cond`` as Inductor lowers it."""
 
 from __future__ import annotations
 
 import operator
+from typing import Any, TYPE_CHECKING
 
 import torch
 
 
-def with_tuples(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """
-    Has branches that return a tensor return a tuple of it.
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
-    They do behind Dynamo, without which implementations are traced.
+    from torch.fx import GraphModule, Node
+
+
+def all_graphs(gm: GraphModule) -> Iterator[GraphModule]:
+    """A graph and those of the control flow in it."""
+    return (m for m in gm.modules() if isinstance(m, torch.fx.GraphModule))
+
+
+def all_nodes(gm: GraphModule) -> Iterator[Node]:
+    """The nodes of a graph and of the control flow in it."""
+    return (node for graph in all_graphs(gm) for node in graph.graph.nodes)
+
+
+def with_tuples(gm: GraphModule) -> GraphModule:
+    """
+    Has branches that return a tensor return a tuple of it, and none return what they are
+    given.
+
+    They do not behind Dynamo, without which implementations are traced.
 
     Args:
         gm: changed, and the graphs in it.
@@ -31,8 +49,32 @@ def with_tuples(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
     return gm
 
 
-def _return_tuple(gm: torch.fx.GraphModule) -> None:
+def _return_tuple(gm: GraphModule) -> None:
     output = gm.graph.output_node()
-    if isinstance(output.args[0], torch.fx.Node):
-        output.args = (output.args,)
-        gm.recompile()
+    results = output.args[0]
+    if isinstance(results, torch.fx.Node):
+        results = (results,)
+    output.args = (tuple(_with_own_memory(gm, results)),)
+    gm.recompile()
+
+
+def _with_own_memory(gm: GraphModule, results: Iterable[Any]) -> Iterator[Any]:
+    """Results of a branch, copied where they share memory with its inputs or each other."""
+    from .node_kinds import memory_of  # which asks what is written
+
+    taken: set[Node] = set()
+    for result in results:
+        if not isinstance(result, torch.fx.Node) or not isinstance(
+            result.meta.get("val"), torch.Tensor
+        ):
+            yield result
+            continue
+        memory = memory_of(result)
+        if memory in taken or memory.op in ("placeholder", "get_attr"):
+            with gm.graph.inserting_before(gm.graph.output_node()):
+                copy = gm.graph.call_function(torch.ops.aten.clone.default, (result,))
+            copy.meta["val"] = result.meta["val"]
+            yield copy
+        else:
+            taken.add(memory)
+            yield result

@@ -1,10 +1,14 @@
-"""Writes in candidates' graphs: made into new values, but for those of custom ops."""
+"""
+Writes in candidates' graphs: made into new values, but for those of custom ops and of
+Triton kernels.
+"""
 
 from __future__ import annotations
 
 from typing import Any, TYPE_CHECKING
 
 from torch._functorch._aot_autograd.functional_utils import has_data_mutation
+from torch._higher_order_ops import triton_kernel_wrap
 from torch._subclasses.functional_tensor import (
     dispatch_functionalize,
     FunctionalTensorMode,
@@ -15,6 +19,7 @@ import torch
 
 from ..virtualized import V
 from .captures import captures_to_inputs, fake_constant, inputs_to_captures
+from .control_flow import all_graphs, all_nodes
 
 
 if TYPE_CHECKING:
@@ -26,11 +31,15 @@ if TYPE_CHECKING:
 
 # What functionalize without Python knows.
 _NAMESPACES_OF_FUNCTIONALIZE = ("aten", "prims", "prim")
+# Of a node that launches a Triton kernel: the names of the arguments that are written to.
+_MUTATED = "custom_op_mutated_by_triton"
 
 
 def written(node: Node) -> list[Node]:
-    """The arguments that a node writes to, if it is an op."""
+    """The arguments that a node writes to, if it is an op or a Triton kernel."""
     target = node.target
+    if target is triton_kernel_wrap.triton_kernel_wrapper_mutation:
+        return _written_by_triton(node)
     if not isinstance(target, torch._ops.OpOverload) or not target._schema.is_mutable:
         return []
     found: list[Node] = []
@@ -44,23 +53,44 @@ def written(node: Node) -> list[Node]:
     return found
 
 
+def _written_by_triton(node: Node) -> list[Node]:
+    """The arguments that a launch of a Triton kernel writes to."""
+    arguments = node.kwargs["kwargs"]
+    if _MUTATED not in node.meta:  # Triton is asked, which takes a while
+        values = pytree.tree_map_only(
+            torch.fx.Node, lambda n: n.meta["val"], dict(arguments)
+        )
+        names = ("kernel_idx", "constant_args_idx", "tma_descriptor_metadata")
+        kernel, constants, descriptors = (node.kwargs[name] for name in names)
+        node.meta[_MUTATED] = triton_kernel_wrap.get_mutated_tensors(
+            kernel, constants, values, descriptors
+        )
+    return [arguments[name] for name in node.meta[_MUTATED]]
+
+
+def has_effects(node: Node) -> bool:
+    """Whether a node is more than its value."""
+    return node.is_impure() or bool(written(node))
+
+
 def functionalized(
     gm: GraphModule, fake_inputs: Sequence[Any], trace: Trace
 ) -> GraphModule:
     """
     The graph that computes the same without writing to its inputs or its own tensors.
 
-    Custom ops go on to write to tensors of their own, which nobody reads as they were
-    before. What is written to an input is copied to it at the end.
+    Custom ops and Triton kernels go on to write to tensors of their own, which nobody reads
+    as they were before. What is written to an input is copied to it at the end, unless a
+    branch of control flow writes to it, which raises.
 
     Args:
         gm: changed.
         fake_inputs: fake tensors and SymInts, one for each placeholder.
         trace: from a function and its inputs to a graph.
     """
-    writing = [node for node in gm.graph.nodes if written(node)]
+    writing = [node for node in all_nodes(gm) if written(node)]
     # Inductor lowers in-place collectives, and nothing functionalizes them.
-    namespaces = {n.target.namespace for n in writing} - {"_c10d_functional"}  # type: ignore[union-attr]  # an OpOverload
+    namespaces = {node.target.namespace for node in writing} - {"_c10d_functional"}  # type: ignore[union-attr]  # ops
     if not namespaces:
         return gm
     captured = captures_to_inputs(gm)
@@ -99,7 +129,12 @@ def _with_custom_ops(gm: GraphModule) -> GraphModule:
     )
     from ..fx_passes.reinplace import reinplace_inplaceable_ops_core
 
-    reinplace_inplaceable_ops_core(gm.graph)
-    decompose_triton_kernel_wrapper_functional(gm.graph)
-    decompose_auto_functionalized(gm.graph)
+    graphs = [graph.graph for graph in all_graphs(gm)]
+    for step in (
+        reinplace_inplaceable_ops_core,
+        decompose_triton_kernel_wrapper_functional,
+        decompose_auto_functionalized,
+    ):
+        for graph in graphs:
+            step(graph)
     return gm

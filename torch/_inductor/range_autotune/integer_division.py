@@ -9,6 +9,7 @@ from typing import Any, TYPE_CHECKING
 
 import torch
 
+from .control_flow import all_nodes
 from .limits import call_within
 
 
@@ -46,5 +47,5 @@ def check_divisors(
         inputs: one for each placeholder of the graph.
         limit_s: how long calling the graph eagerly may take.
     """
-    if any(map(divides_integers, graph.graph.nodes)):
+    if any(map(divides_integers, all_nodes(graph))):
         call_within(limit_s, "a call of it", graph, *inputs)

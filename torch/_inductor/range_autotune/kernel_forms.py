@@ -19,6 +19,7 @@ import torch
 
 from .. import config
 from ..utils import convert_shape_to_inductor, is_gpu, sympy_product
+from .control_flow import all_nodes
 
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def _has_long_rows(gm: torch.fx.GraphModule) -> bool:
     shorter = config.triton.persistent_inner_reduction_limit
     return any(
         shorter < _length_of_rows(node) <= _MOST_ELEMENTS
-        for node in gm.graph.nodes
+        for node in all_nodes(gm)
         if _is_reduction(node.target)
     )
 

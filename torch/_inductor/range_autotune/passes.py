@@ -12,6 +12,7 @@ import torch
 from .. import config
 from ..codegen.subgraph import copied
 from ..virtualized import V
+from .control_flow import all_nodes
 from .functional import written
 from .guards import frozen_shapes
 
@@ -54,7 +55,7 @@ def optimized(gm: GraphModule) -> GraphModule:
         gm: kept as it is, and returned where a pass fails or would guard on a size, or
             where ops write: passes move nodes as if none did.
     """
-    if any(map(written, gm.graph.nodes)):
+    if any(map(written, all_nodes(gm))):
         return gm
     from ..fx_passes.joint_graph import joint_graph_passes
     from ..fx_passes.post_grad import post_grad_passes, view_to_reshape
@@ -88,7 +89,7 @@ def is_other_form(before: GraphModule, after: GraphModule) -> bool:
 
 
 def _ops_that_compute(gm: GraphModule) -> Counter[Any]:
-    calls = [node.target for node in gm.graph.nodes if node.op == "call_function"]
+    calls = [node.target for node in all_nodes(gm) if node.op == "call_function"]
     return Counter(filter(_computes, calls))
 
 
