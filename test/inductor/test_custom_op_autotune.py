@@ -1323,6 +1323,18 @@ class TestPlainRegistration(AutotuneTestCase):
         compile_at(op, x)
         self.assertEqual(torch.rand(3), expected)
 
+    def test_autotune_custom_op_says_why_nobody_is_left(self):
+        op = identity_op()
+        user_lowerings[op._opoverload] = lambda x: autotune_custom_op(
+            "by_hand", [lambda x: x[:1] + 0], [x], [{}], op._opoverload
+        )
+        with (
+            self.assertLogs("torch._inductor.kernel.custom_op", "WARNING") as logs,
+            self.assertRaisesRegex(Exception, "No valid choices generated for by_hand"),
+        ):
+            compile_at(op, ramp(128, 4))
+        self.assertIn("output 0 has shape", "".join(logs.output))
+
     def test_autotune_custom_op(self):
         op = identity_op()
         overload = op._opoverload

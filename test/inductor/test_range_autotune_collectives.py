@@ -160,6 +160,17 @@ class TestAgreement(TestCase):
                 found = [*pool.map(take_part, range(2), groups, values)]
                 self.assertEqual(found, [[*map(list, zip(*values))]] * 2)
 
+    def test_exchanges_leave_little_in_the_store(self):
+        stores = []
+
+        def exchange():
+            stores.append(collectives.dist.distributed_c10d._get_default_store())
+            return [collectives._gather(n, (0, 1)) for n in range(20)]
+
+        self.assertEqual(self.on_two_ranks(exchange)[0], [[n, n] for n in range(20)])
+        # One of each rank, and how many there are.
+        self.assertEqual(stores[0].num_keys(), 3)
+
     def test_only_what_every_rank_has(self):
         with self.gathered([0, 1, 2], [-1, 1, 2], [2, 1]):
             self.assertEqual(collectives.common_to_all_ranks([0], (0, 1, 2)), [1, 2])

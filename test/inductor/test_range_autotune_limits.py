@@ -294,6 +294,14 @@ class TestLimitedExecutor(TestCase):
             result.result()
         self.assertLessEqual(max(most), 2)
 
+    def test_what_waits_has_no_thread(self):
+        before = threading.active_count()
+        with LimitedExecutor(2, "it", None) as executor:
+            for _ in range(50):
+                executor.submit(self.hang.wait)
+            self.assertLessEqual(threading.active_count(), before + 2)
+            self.hang.set()
+
     def test_call_that_hangs_makes_room(self):
         with LimitedExecutor(1, "loading", SHORT_S) as executor:
             hanging = executor.submit(self.hang.wait)

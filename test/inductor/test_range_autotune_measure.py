@@ -100,7 +100,7 @@ class MadeUpGpu:
     def enqueue(self, ms):
         self.free_ms = max(self.free_ms, self.time.ms) + ms
 
-    def synchronize(self):
+    def synchronize(self, device=None):
         self.time.ms = max(self.time.ms, self.free_ms)
 
     def Event(self, enable_timing):
@@ -204,6 +204,18 @@ class TestGpuSampler(TestCase):
     def test_with_the_host_s_time(self):
         self.assertAlmostEqual(self.sample.with_host(self.gpu.runner(1.5, 0.5)), 1.5)
         self.assertAlmostEqual(self.sample.with_host(self.gpu.runner(1.5, 2.5)), 2.5)
+
+
+class TestAsCurrent(TestCase):
+    def test_a_gpu_is_the_current_one_there(self):
+        with mock.patch.object(torch.accelerator, "device_index") as context:
+            for device in ("cpu", "cuda"):
+                with measure.as_current(torch.device(device)):
+                    pass
+            context.assert_not_called()
+            with measure.as_current(torch.device("cuda", 1)):
+                context.assert_called_once_with(1)
+                context.return_value.__enter__.assert_called_once()
 
 
 class TestTiming(TestCase):

@@ -45,6 +45,10 @@ class TestComparison(TestCase):
         expected = torch.tensor([1, 1_000_000])
         self.assertIsNone(find_mismatch([expected.clone()], [expected]))
         self.assertIsNotNone(find_mismatch([expected + 1], [expected]))
+        for large in (2**53, 2**62):
+            expected = torch.tensor([large])
+            self.assertIsNone(find_mismatch([expected.clone()], [expected]))
+            self.assertIsNotNone(find_mismatch([expected + 1], [expected]))
         flags = torch.tensor([True, False])
         self.assertIsNotNone(find_mismatch([~flags], [flags]))
 

@@ -270,9 +270,11 @@ def autotune_custom_op(
     given = _arguments_by_name(op_overload, inputs, non_tensor_args[0])
     tuning = prepare(registration, CallSite.from_call(op_overload, (), given))
     if not tuning.standing.traced:
+        tuning.standing.tell()
         raise RuntimeError(f"No valid choices generated for {name}")
     compiling.submit(tuning)
     winners = decide(tuning)
+    tuning.standing.tell()
     results = emit(tuning, winners)
     winner = tuning.standing.traced[winners[0].winner.index]
     choice = _winning_choice(winner, tuning, inputs)

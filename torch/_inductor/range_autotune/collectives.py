@@ -7,6 +7,7 @@ before a candidate is run, and on times before a winner is chosen.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -457,10 +458,13 @@ class _Exchanges:
 
     Args:
         prefix: of their keys in the default group's store.
+        number: how many there were.
+        last_key: this rank's of the last one, which is still in the store.
     """
 
     prefix: str
     number: int = 0
+    last_key: str | None = None
     hosts: list[str] | None = None
 
 
@@ -497,7 +501,8 @@ def _gather(value: Any, ranks: Ranks) -> list[Any]:
     exchanges = _exchanges_of(ranks)
     prefix = f"{exchanges.prefix}/{exchanges.number}"
     exchanges.number += 1
-    store.set(f"{prefix}/{dist.get_rank()}", pickle.dumps(value).hex())
+    key = f"{prefix}/{dist.get_rank()}"
+    store.set(key, pickle.dumps(value).hex())
     keys = [f"{prefix}/{rank}" for rank in ranks]
     try:
         store.wait(keys)
@@ -508,4 +513,9 @@ def _gather(value: Any, ranks: Ranks) -> list[Any]:
             "All ranks must compile the same program, within the timeout of the "
             "process group"
         ) from e
+    # Who has come here has read the last ones.
+    if exchanges.last_key is not None:
+        with contextlib.suppress(RuntimeError):  # not every store can
+            store.delete_key(exchanges.last_key)
+    exchanges.last_key = key
     return [pickle.loads(bytes.fromhex(store.get(key).decode())) for key in keys]

@@ -51,7 +51,7 @@ def with_tuples(gm: GraphModule) -> GraphModule:
 
 def _return_tuple(gm: GraphModule) -> None:
     output = gm.graph.output_node()
-    results = output.args[0]
+    results: Any = output.args[0]
     if isinstance(results, torch.fx.Node):
         results = (results,)
     output.args = (tuple(_with_own_memory(gm, results)),)

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from .contract import Outputs
     from .ranges import Segment
 
+    # By what they depend on; each with its winner's graph.
+    Branches = dict[Any, tuple[torch.fx.GraphModule, ir.Subgraph]]
+
 # Subgraphs of one compiled graph share a namespace.
 _branch_numbers = itertools.count()
 
@@ -89,7 +92,7 @@ def emit_dispatch(
     size: sympy.Expr,
     site: CallSite,
     outputs: Outputs,
-    known: dict[Any, ir.Subgraph],
+    known: Branches,
 ) -> list[ir.TensorBox]:
     """
     Lowers a choice among winners by the runtime value of a size, without a guard on it.
@@ -118,7 +121,7 @@ def _known_branch(
     operands: Sequence[Any],
     site: CallSite,
     outputs: Outputs,
-    known: dict[Any, ir.Subgraph],
+    known: Branches,
 ) -> ir.Subgraph:
     """The branch of an equal call site where it becomes a function, else a new one."""
     from .size_dispatch import is_unaligned
@@ -129,8 +132,9 @@ def _known_branch(
     patches = sorted(_config_of_kernels(winner).items())
     key = id(V.graph), id(winner.graph), str(patches), tuple(unaligned)
     if key not in known:
-        known[key] = _branch(winner, operands, site, outputs)
-    return known[key]
+        # With the graph, for that its id is no other's.
+        known[key] = winner.graph, _branch(winner, operands, site, outputs)
+    return known[key][1]
 
 
 def _branch(

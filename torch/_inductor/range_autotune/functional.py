@@ -55,13 +55,14 @@ def written(node: Node) -> list[Node]:
 
 def _written_by_triton(node: Node) -> list[Node]:
     """The arguments that a launch of a Triton kernel writes to."""
-    arguments = node.kwargs["kwargs"]
+    launch: dict[str, Any] = dict(node.kwargs)
+    arguments = launch["kwargs"]
     if _MUTATED not in node.meta:  # Triton is asked, which takes a while
         values = pytree.tree_map_only(
             torch.fx.Node, lambda n: n.meta["val"], dict(arguments)
         )
         names = ("kernel_idx", "constant_args_idx", "tma_descriptor_metadata")
-        kernel, constants, descriptors = (node.kwargs[name] for name in names)
+        kernel, constants, descriptors = map(launch.__getitem__, names)
         node.meta[_MUTATED] = triton_kernel_wrap.get_mutated_tensors(
             kernel, constants, values, descriptors
         )

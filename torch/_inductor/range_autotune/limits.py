@@ -9,6 +9,7 @@ out then. Loading runs in threads of its own, which nobody waits for longer than
 from __future__ import annotations
 
 import atexit
+import collections
 import ctypes
 import math
 import threading
@@ -209,10 +210,15 @@ class LimitedExecutor(futures.Executor):
     """
 
     def __init__(self, threads: int, what: str, limit_s: float | None) -> None:
-        self._room = threading.Semaphore(threads)
+        self._threads = threads
         self._what = what
         self._limit_s = limit_s
+        self._lock = threading.Lock()
         self._closed = False
+        self._workers = 0
+        self._waiting: collections.deque[tuple[futures.Future[Any], Any]] = (
+            collections.deque()
+        )
         self._submitted: weakref.WeakSet[futures.Future[Any]] = weakref.WeakSet()
 
     def submit(
@@ -222,38 +228,59 @@ class LimitedExecutor(futures.Executor):
         Returns:
             A future; its exception is TookTooLong if the call is not waited for any more.
         """
-        if self._closed:
-            raise RuntimeError("no calls are taken after shutdown")
         future: futures.Future[T] = futures.Future()
-        self._submitted.add(future)
-        try:
-            _start_daemon(lambda: self._serve(future, lambda: fn(*args, **kwargs)))
-        except RuntimeError as e:  # there is no thread to be had
-            future.set_exception(e)
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("no calls are taken after shutdown")
+            self._submitted.add(future)
+            self._waiting.append((future, lambda: fn(*args, **kwargs)))
+            if self._workers < self._threads:
+                self._add_worker(future)
         return future
 
+    def _add_worker(self, future: futures.Future[Any]) -> None:
+        """Another thread, or an error where none is to be had and nobody else would serve."""
+        try:
+            _start_daemon(self._work)
+            self._workers += 1
+        except RuntimeError as e:
+            if not self._workers:
+                self._waiting.pop()
+                future.set_exception(e)
+
+    def _work(self) -> None:
+        """Serves what waits, until nothing does."""
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._workers -= 1
+                    return
+                future, call = self._waiting.popleft()
+            self._serve(future, call)
+            del future, call
+
     def _serve(self, future: futures.Future[T], call: Callable[[], T]) -> None:
-        with self._room:
-            if _exiting.is_set():
-                future.cancel()
-            if not future.set_running_or_notify_cancel():
-                return None
-            if self._limit_s is None:
-                return fulfil(future, call)
-            done: futures.Future[T] = futures.Future()
-            try:
-                _start_daemon(lambda: fulfil(done, call))
-            except RuntimeError as e:
-                return future.set_exception(e)
-            futures.wait([done], self._limit_s)
-            if done.done():
-                return fulfil(future, done.result)
-            return future.set_exception(TookTooLong(self._what, self._limit_s))
+        if _exiting.is_set():
+            future.cancel()
+        if not future.set_running_or_notify_cancel():
+            return None
+        if self._limit_s is None:
+            return fulfil(future, call)
+        done: futures.Future[T] = futures.Future()
+        try:
+            _start_daemon(lambda: fulfil(done, call))
+        except RuntimeError as e:
+            return future.set_exception(e)
+        futures.wait([done], self._limit_s)
+        if done.done():
+            return fulfil(future, done.result)
+        return future.set_exception(TookTooLong(self._what, self._limit_s))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """As of any executor; without ``wait``, calls go on or are left to hang."""
-        self._closed = True
-        submitted = list(self._submitted)
+        with self._lock:
+            self._closed = True
+            submitted = list(self._submitted)
         if cancel_futures:
             for future in submitted:
                 future.cancel()
@@ -276,13 +303,15 @@ def fulfil(future: futures.Future[T], call: Callable[[], T]) -> None:
 
 
 _daemons: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+_daemons_lock = threading.Lock()
 # From then on no call begins.
 _exiting = threading.Event()
 
 
 def _start_daemon(target: Callable[[], None]) -> None:
     thread = threading.Thread(target=target, name="custom_op_load", daemon=True)
-    _daemons.add(thread)
+    with _daemons_lock:
+        _daemons.add(thread)
     thread.start()
 
 
@@ -290,5 +319,7 @@ def _start_daemon(target: Callable[[], None]) -> None:
 def _wait_at_exit() -> None:
     _exiting.set()
     deadline_s = time.monotonic() + _EXIT_WAIT_S
-    for thread in list(_daemons):
+    with _daemons_lock:
+        daemons = list(_daemons)
+    for thread in daemons:
         thread.join(max(deadline_s - time.monotonic(), 0))

@@ -28,6 +28,7 @@ from .deferred import defer, lowered_as_not_registered, lowered_as_registered
 from .dispatch import emit_dispatch, emit_winner, with_strides_of
 from .graph_text import SymbolNames
 from .guards import replaced
+from .measure import as_current
 from .node_kinds import is_conjugated, makes_sizes
 from .preparing import as_for, prepare
 from .ranges import DimRange, fill_gaps, Segment
@@ -234,7 +235,7 @@ def _measure_and_choose(tuning: Tuning) -> tuple[Segment[Winner], ...]:
         )
         return (Segment(tuning.bounds, Winner(FALLBACK_INDEX)),)
     if not tuning.measured:
-        with preserve_rng_state(), _as_compiled_code():
+        with as_current(tuning.device), preserve_rng_state(), _as_compiled_code():
             measure_rounds(tuning, known_tunings(outermost_graph()).values())
         if tuning.device.type != "cpu":
             torch.get_device_module(tuning.device).empty_cache()

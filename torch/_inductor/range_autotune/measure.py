@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from typing import Any, TYPE_CHECKING
@@ -18,6 +19,7 @@ from .times import failure_of, Timing, timing_of, usual_timing_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from .times import Failure, Times
 
@@ -173,7 +175,17 @@ def finish(run: Runner, device: torch.device) -> None:
 def synchronize(device: torch.device) -> None:
     """Waits for what the device has to do."""
     if device.type != "cpu":
-        get_interface_for_device(device).synchronize()
+        get_interface_for_device(device).synchronize(device)
+
+
+def as_current(device: torch.device) -> AbstractContextManager[Any]:
+    """
+    A context in which a device is the one that events, streams and random numbers are of
+    where none is named: a model may be on another one than the process's.
+    """
+    if device.type == "cpu" or device.index is None:
+        return contextlib.nullcontext()
+    return torch.accelerator.device_index(device.index)
 
 
 def _worth_sampling(samples: Mapping[int, Sequence[float]]) -> list[int]:

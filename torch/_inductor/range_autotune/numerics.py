@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 from typing import Literal, TYPE_CHECKING
 
 import torch
@@ -67,11 +68,13 @@ def relative_difference(actual: torch.Tensor, expected: torch.Tensor) -> float:
     wide = torch.complex128 if actual.dtype.is_complex else torch.float64
     got, wanted = actual.to(wide), expected.to(wide)
     same = (got == wanted) | (got.isnan() & wanted.isnan())
+    if not (actual.dtype.is_floating_point or actual.dtype.is_complex):
+        same = actual == expected  # float64 does not hold all of them
+    if same.all():
+        return 0.0
     off = torch.where(same, 0.0, (got - wanted).abs()).max().item()
     scale = torch.where(wanted.isfinite(), wanted.abs(), 0.0).max().item()
-    if not off:
-        return 0.0
-    relative = off / scale if scale else math.inf
+    relative = max(off / scale, sys.float_info.epsilon) if scale else math.inf
     return relative if math.isfinite(relative) else math.inf
 
 

@@ -76,6 +76,8 @@ def measure_rounds(tuning: Tuning, beside: Iterable[Tuning] = ()) -> None:
         loaded = _caller(tuning, order[0], inputs, search)
         compiling.wait(tuning, progress.done, loaded)
         _settle_on_configs(tuning, order, inputs, search)
+        if tuning.site.updated:
+            inputs = []  # calls have updated them
         if tuning.device.type == "cpu":
             compiling.wait_for_quiet(beside)
 

@@ -144,12 +144,24 @@ def _cpu() -> tuple[str, ...]:
 
 
 def _numerics() -> tuple[str, ...]:
-    matmul = torch.backends.cuda.matmul
+    """Settings that decide what PyTorch's own kernels do, and how fast they are."""
+    cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
     settings = (
         torch.get_float32_matmul_precision(),
         torch.are_deterministic_algorithms_enabled(),
-        matmul.allow_fp16_reduced_precision_reduction,
-        matmul.allow_bf16_reduced_precision_reduction,
+        cuda.matmul.allow_fp16_reduced_precision_reduction,
+        cuda.matmul.allow_bf16_reduced_precision_reduction,
+        cuda.matmul.allow_fp16_accumulation,
+        cuda.flash_sdp_enabled(),
+        cuda.mem_efficient_sdp_enabled(),
+        cuda.math_sdp_enabled(),
+        cuda.cudnn_sdp_enabled(),
+        cuda.preferred_blas_library(),
+        cuda.preferred_linalg_library(),
+        cudnn.enabled,
+        cudnn.benchmark,
+        cudnn.allow_tf32,
+        torch.backends.mkldnn.enabled,
     )
     return tuple(map(str, settings))
 

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
     import torch
 
-    from .. import ir
     from ..graph import GraphLowering
     from .call_site import CallSite
     from .config_ranges import KernelConfigs, Winner
     from .contract import Outputs
+    from .dispatch import Branches
     from .ranges import DimRange, Segment
     from .registration import RangeTable, Registration
     from .size_points import SizePoint
@@ -70,7 +70,7 @@ class Tuning:
     measured: list[RangeTimes] = dataclasses.field(default_factory=list)
     kernel_configs: tuple[Segment[KernelConfigs], ...] = ()
     winners: tuple[Segment[Winner], ...] | None = None
-    branches: dict[Any, ir.Subgraph] = dataclasses.field(default_factory=dict)
+    branches: Branches = dataclasses.field(default_factory=dict)
     first: Tuning | None = None
 
     @property
