@@ -70,12 +70,12 @@ log = logging.getLogger("torch._inductor.kernel.custom_op")
 
 # The op itself, called eagerly: the last resort of every call site.
 FALLBACK = Candidate("fallback", None)
-# Its place among the indices of a contest's candidates.
+# Indices of candidates count those registered from 0. These are of the others: the op,
 FALLBACK_INDEX = -1
-# Where that of the op's plain lowering is, which competes without being registered.
+# its plain lowering, which competes without being registered,
 PLAIN_INDEX = -2
 PLAIN_NAME = "plain lowering"
-# From here down are those of variants, one of each kind for each candidate in order.
+# and, from here down, variants, one of each kind for each candidate in order.
 _FIRST_VARIANT_INDEX = -3
 APART = "neighbours apart"
 AS_WRITTEN = "as written"

@@ -257,7 +257,10 @@ def _first_calls(
 
 
 def _first_calls_of(run: Runner, device: torch.device, ranks: Ranks) -> _Call | Failure:
-    """Who fails on one rank is called once on all, so that nobody is left in a collective."""
+    """
+    One call, then agreement, then the others: a rank whose call failed must not leave the
+    rest in a collective.
+    """
     first = _agreed(_lowest_call(run, device, 1), ranks)
     if isinstance(first, Failure):
         return first

@@ -31,7 +31,7 @@ log = logging.getLogger("torch._inductor.kernel.custom_op")
 
 def learn(standing: Standing, competing: Round, point: SizePoint, entry: Entry) -> None:
     """
-    Takes those out that what was found out at a point is against.
+    Rejects candidates that failed, or differed from the op, at a point.
 
     Args:
         competing: the range that the point is in.
@@ -44,7 +44,7 @@ def learn(standing: Standing, competing: Round, point: SizePoint, entry: Entry) 
 def _is_called_there(standing: Standing, competing: Round, times: Times) -> bool:
     """
     Whether a model may call the op at a size that nobody named: not where the op itself
-    fails. If it does not compete, it was called where all others fail.
+    fails. An op that does not compete was only called if every candidate failed.
     """
     out = standing.out_of(competing)
     op = times.get(FALLBACK_INDEX) if FALLBACK_INDEX not in out else None
@@ -150,9 +150,9 @@ def _call_at_ends(
     entry_at: Callable[[Round, SizePoint], Entry],
 ) -> None:
     """
-    Where the user named the sizes to measure at, all candidates are called at ends of
-    ranges, too: at those no larger than these sizes, and at all if somebody is out of one
-    range, who may fail from somewhere in the next one on.
+    Where the user named the sizes to measure at, calls all candidates once at ends of
+    ranges, too: at ends up to the largest size measured, or at all ends if a candidate is
+    out of one range only, for it may fail from somewhere in the next one on.
     """
     if tuning.size is None:
         return

@@ -36,9 +36,9 @@ KernelConfigs = tuple[tuple[str, str], ...]
 
 # As far as the times of one config differ on a GPU, beside the error of a timing.
 _NOISE_ON_DEVICE = 0.005
-# Between two sizes a call's time does not rise in steps where it rises by less than the first
-# factor, for all blocks run at once, or about as the sizes do (up to the second, as a power of
-# these), for they run in many turns. Elsewhere sizes are measured up to the ratio apart.
+# Between two sizes a call's time has no steps if it grows by less than the first factor (all
+# blocks run at once) or in proportion to the size, up to a power of it of the second (they run
+# in many turns). Elsewhere sizes are measured no further apart than the third.
 _FLAT, _IN_PROPORTION, _STEP = 1.1, 0.15, 1.5
 # A cut is another branch to compile: it has to gain this much over sizes up to twice as large
 # as each other, or half as much where they are up to four times as large.

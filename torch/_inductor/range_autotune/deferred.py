@@ -145,8 +145,8 @@ def lowered_as_registered(ops: Iterable[Any]) -> Iterator[None]:
 @contextlib.contextmanager
 def _earlier_readers_settled(written: Iterable[ir.TensorBox]) -> Iterator[None]:
     """
-    Has those who read what is written to left alone as that is lowered, behind the rest of
-    the graph: they have been realized before if they come before.
+    Hides readers that come before a write from its lowering, behind the rest of the graph,
+    which would realize them again.
     """
     users = V.graph.name_to_users
     names = [box.get_name() for box in written]
@@ -246,7 +246,7 @@ def _starts_at_base(buffer: ir.Buffer, view: ir.ReinterpretView | None) -> bool:
 
 
 def _rename_operations(new: Sequence[ir.Operation], dead: Sequence[Any]) -> None:
-    """Operations are numbered as there are any: new ones get the names of the dead first."""
+    """Keeps the numbers of operations contiguous: new ones take the names of the dead first."""
     graph = V.graph
     names = [op.get_operation_name() for op in (*dead, *new)]
     renamed = dict(zip(names[len(dead) :], names))

@@ -89,8 +89,8 @@ def can_precede(
     """
     Whether a node that the region reads may be computed in each branch.
 
-    If others read it, too, nothing shall have to be stored for it that is not; and of what
-    has one size always, such as a weight, one region is no better place than another.
+    If others read it, too, joining must not force a new buffer. What has one size always,
+    such as a weight, stays outside: one region is no better place than another.
     """
     if is_view(node):
         return True

@@ -45,7 +45,7 @@ log = logging.getLogger("torch._inductor.kernel.custom_op")
 _SAMPLES, _FEWEST, _LONG_MS = 3, 1, 5.0
 # The same where it is to be told which config is better at one size.
 _SAMPLES_AGAIN, _FEWEST_AGAIN = 7, 3
-# None: Inductor chooses, where it would take seconds.
+# Inductor chooses the configs of calls that take longer; a search would take seconds.
 _TOO_LONG_MS = 100.0
 # A config that takes no longer than so many times as long as another at one size may be the
 # faster one at the next.

@@ -169,9 +169,8 @@ def _tune(
 
 def _is_better_in_parts(tuning: Tuning, wide: bool = False) -> bool:
     """
-    Whether a region is left with none of the ops' implementations, which may work alone,
-    or a wide one has lost some to what it guards on; not where ranks would have to agree
-    on that.
+    Whether a region has lost all of the ops' implementations, which may work alone, or is
+    wide and has lost some to guards. Never on several ranks, which would have to agree.
     """
     standing = tuning.standing
     if tuning.ranks:
@@ -200,7 +199,7 @@ def _tuning_of(registration: Registration, site: CallSite) -> Tuning:
 
 
 def _place(registration: Registration, site: CallSite) -> Any:
-    """Equal for call sites that differ by names; None if one cannot tell."""
+    """A key that call sites share if only names of symbols differ; None if it has none."""
     size = None if registration.dim is None else site.size_of(registration.dim)
     names = SymbolNames()
     try:

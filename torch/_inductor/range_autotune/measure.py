@@ -36,8 +36,8 @@ _SAMPLE_MS = 0.3
 # A candidate is not sampled further once its lowest of so many samples is so many times
 # that of the best.
 _HOPELESS = ((_FEWEST_ROUNDS, 2.0), (6, 1.25))
-# Nobody is sampled further once each of those left was about as fast twice: what is no
-# faster the second time is as fast as it gets. Choices were as good as from all rounds.
+# Nobody is sampled further once the two lowest samples of each candidate left are within
+# this of each other. Choices were as good as from all rounds.
 _SETTLED = 0.02
 _FEWEST_TO_SETTLE = 6
 # No hiccup of the machine takes this long: one such sample tells enough.

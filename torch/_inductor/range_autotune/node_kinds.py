@@ -183,10 +183,7 @@ def is_made_of_sizes(node: torch.fx.Node) -> bool:
 
 
 def is_computed_from_stored(node: torch.fx.Node) -> bool:
-    """
-    Whether the values that a node comes from lie in memory in any case, where what is
-    reduced, for one, may be so as it is read.
-    """
+    """Whether what a node is computed from, by generated code, is in memory in any case."""
     return all(
         all(map(is_computed_from_stored, source.all_input_nodes))
         if is_gather(source)

@@ -77,7 +77,8 @@ def _times_may_decide() -> bool:
 
 def _decide_without_times(tuning: Tuning) -> None:
     """
-    The first candidate that competes in all ranges, where the op itself does not.
+    Chooses the first candidate that competes in all ranges, where no times may decide and
+    the op itself does not compete.
 
     Raises:
         NotTunable: if there is none.

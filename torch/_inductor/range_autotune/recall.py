@@ -79,10 +79,11 @@ def _recall_times(tuning: Tuning) -> None:
 
 def _check_out(tuning: Tuning, competing: Round, entry: Entry) -> None:
     """
-    Who was not called at a place had failed elsewhere, maybe in what was one range then.
+    A candidate that was not called here had been rejected before, for what it did in a
+    range as ranges were then; as they are now, it must be rejected, too.
 
     Raises:
-        _NotKnown: if it has not failed in what is one now.
+        _NotKnown: if it is not.
     """
     if not entry.out <= tuning.standing.out_of(competing).keys():
         raise _NotKnown
@@ -129,7 +130,8 @@ def remember(
     For later processes.
 
     Args:
-        out_before: of the range; others that are out by now are so for what they did there.
+        out_before: who was rejected in the range before this point; who was rejected since
+            failed here.
     """
     out = tuning.standing.out_of(competing)
     if not (entry.times or entry.not_measured or out):
@@ -165,7 +167,10 @@ def remember_records(tuning: Tuning, records: Mapping[int, ConfigRecord]) -> Non
 
 
 def _place_of_record(tuning: Tuning) -> str | None:
-    """The call site at the model's sizes, rounded as they are in the source of kernels."""
+    """
+    The name of a config record: the call site at the model's sizes, rounded up to powers of
+    two as they are in the source of kernels.
+    """
     hints = hint_point(tuning.site).values
     rounded = {s: next_power_of_2(value) for s, value in hints.items()}
     options = tuning.registration.options

@@ -70,9 +70,9 @@ def _cheap_again(
     node: torch.fx.Node, members: Collection[torch.fx.Node]
 ) -> set[torch.fx.Node]:
     """
-    A node and those of the region that it is computed with, if others read it by pointwise
-    work, which reads no more if it computes the node itself than is written and read if the
-    region stores it. Else nothing.
+    A node and those of the region that it is computed with, if its other readers are
+    pointwise and computing it again reads no more than storing and loading it would. Else
+    nothing.
     """
     others = {reader for reader in readers(node) if reader not in members}
     if not (others and _is_cheap(node) and all(map(is_pointwise, others))):

@@ -63,8 +63,8 @@ def measure_rounds(tuning: Tuning, beside: Iterable[Tuning] = ()) -> None:
     Compiles and times the candidates, range by range; keeps the times.
 
     Args:
-        beside: other call sites, whose candidates may still be loaded; on a CPU that is
-            waited for, since compilers take it from what is timed.
+        beside: other call sites, whose candidates may still be compiling. On a CPU that is
+            waited for: compilers would disturb what is timed.
     """
     points = points_of_rounds(tuning)
     order = in_order(tuning, points)
@@ -226,9 +226,8 @@ def _runners(
     tuning: Tuning, competing: Round, point: SizePoint, inputs: list[Any]
 ) -> tuple[Runners, Callable[[], None]]:
     """
-    One call of each candidate at a size, none if it needs more memory than there is, or at
-    one that nobody named if the user's generators cannot make its inputs; and what makes
-    its inputs as they were before.
+    One call of each candidate at a size, and what restores its inputs. No calls if there is
+    not enough memory, or if the user's generators fail at a size that nobody named.
     """
     try:
         _reject_in_process(tuning, competing, point)
@@ -309,8 +308,8 @@ def _caller(
     """
     What calls a candidate where it is measured first, while others are compiled.
 
-    Its Triton kernels are launched with all their configs. What goes wrong there goes
-    wrong again as it is timed. Nothing is called on a CPU, whose cores are the compilers',
+    Its Triton kernels are launched with all their configs. Errors are ignored: they recur,
+    and are reported, when the candidate is timed. Nothing is called on a CPU, whose cores are the compilers',
     nor what is to be called by all ranks in step or in another process before.
 
     Args:

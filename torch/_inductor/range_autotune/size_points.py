@@ -62,8 +62,8 @@ def size_bounds(size: sympy.Expr) -> DimRange:
     """
     The values that the shape environment knows a symbolic size to have.
 
-    Where 32 bits end to be enough for an index is no bound: that is no size that anybody
-    has, and what is compiled behind such a guard, as a backward pass is, would be measured
+    A bound that only comes from a guard on the width of indices does not count: nobody has
+    such a size, and what is compiled behind one, as a backward pass is, would be measured
     there.
     """
     bounds = V.graph.sizevars.shape_env.bound_sympy(size)
@@ -248,9 +248,8 @@ def _point_by_symbol(
     hints: Values,
 ) -> SizePoint | None:
     """
-    The nearest size that one symbol can give while the others are at their hints, or what
-    conditions on both want them to be: as large as two halves of one, or no smaller, as a
-    cache is than what is written to it.
+    The nearest size that changing one symbol can give. The others are at their hints, but
+    where a condition couples them: a cache is no smaller than what is written to it.
     """
     conditions = _conditions()
     refused: list[Values] = []

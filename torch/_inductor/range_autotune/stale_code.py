@@ -155,7 +155,10 @@ def _note_compiled(compile_id: CompileId, ops: Iterable[str]) -> None:
 
 
 def _drop_in_first_call(compile_id: CompileId, graph: Any) -> None:
-    """Dynamo has no code to drop before: the first call is that of the thread compiling."""
+    """
+    Drops stale code in its first call, made by the thread that compiles: before that Dynamo
+    has no cache entry to drop.
+    """
     call = graph.current_callable
 
     def first_call(inputs: Any) -> Any:

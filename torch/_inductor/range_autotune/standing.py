@@ -69,13 +69,13 @@ class Standing:
         candidates: those that were registered; behind them each once more that is traced
             in each of its ranges by itself.
         traced: the candidates still in, by index.
-        variants: candidates that nobody asked for, by index: the index of what they vary.
+        variants: generated variants, by index: the index of the candidate that they vary.
         modules: what those still in are measured by.
         rejected: who is out of all ranges by now, and why.
         left_out: who is out of a range only, in which it does not run, by its sizes.
         guarded: of those who are out, those whose code guards on a size.
-        untold: of those who are out, whom the user has not been warned of; None once this
-            is done as they are rejected.
+        untold: rejections that the user has not been warned of; None once each is told as
+            it is made.
         compared: whose results were compared with the op's, at one size at least.
         not_compared: whose were not, at a size, and why.
         doubted: of whom the user was warned that their results differ.
@@ -123,7 +123,7 @@ class Standing:
         return is_in and self.enters(index, competing)
 
     def enters(self, index: int, competing: Round) -> bool:
-        """Whether a candidate ran in a range, had it not been left out."""
+        """Whether a candidate is for a range, be it rejected since or not."""
         origin = self.variants.get(index, index)
         everywhere = origin in (FALLBACK_INDEX, PLAIN_INDEX)
         return everywhere or origin in competing.candidates
@@ -218,7 +218,7 @@ class Standing:
             self.warn(Rejection(candidate, failure.reason), where)
 
     def warn(self, rejection: Rejection, where: DimRange | None = None) -> None:
-        """Once in a graph for each part of it that fails in all its combinations."""
+        """Logs one warning a graph for each part that fails in all its combinations."""
         if self.untold is not None:
             self.untold.append((rejection, where))
             return

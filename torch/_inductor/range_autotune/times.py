@@ -25,7 +25,7 @@ class Timing:
 
     Args:
         ms: in milliseconds.
-        error: how far more samples would move it, about; relative to ``ms``.
+        error: the estimated error of sampling, relative to ``ms``.
     """
 
     ms: float
@@ -38,8 +38,8 @@ class Failure:
     Why a candidate has no time.
 
     Args:
-        may_pass: whether it says more about the moment than about the candidate: memory
-            that others held, a clock that ran out, a device that an earlier kernel broke.
+        may_pass: whether it is transient: memory that others held, a time limit, a device
+            that an earlier kernel broke. Such a failure is not cached.
         everywhere: whether it is not to be called at other sizes, either.
     """
 
@@ -85,8 +85,8 @@ def failure_of(error: BaseException) -> Failure:
 
 def timing_of(samples: Sequence[float]) -> Timing:
     """
-    From samples in ms: the lowest, for others on the machine only ever add to one. It is as
-    far above what it tends to as the lowest quarter lies from one sample to the next.
+    From samples in ms: the lowest, for others on the machine only ever add to one. Its
+    error is the mean distance between neighbours in the lowest quarter of the samples.
     """
     lowest = min(samples)
     if len(samples) == 1 or not lowest:

@@ -63,7 +63,7 @@ class Entry:
         times: empty where nothing could be measured.
         comparisons: with the op's results, if they were asked for.
         not_measured: why nothing can be measured there, by whatever process.
-        out: who was not called there, for it was out of the range, or of all, by then.
+        out: candidates that were not called there because they had been rejected before.
     """
 
     times: Times = dataclasses.field(default_factory=dict)
@@ -348,7 +348,7 @@ def _to_json(entry: Entry, candidates: Mapping[int, str]) -> dict[str, Any]:
 
 
 def _lasts(entry: Entry, index: int) -> bool:
-    """Whether another process would find out the same."""
+    """Whether what was found out holds in another process, too."""
     time = entry.times.get(index)
     if time is None:
         return entry.not_measured is not None or index in entry.out

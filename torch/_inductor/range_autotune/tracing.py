@@ -47,10 +47,10 @@ def trace_candidates(tuning: Tuning) -> None:
 
 def _trace_in_each_range(tuning: Tuning, index: int, entered: Sequence[Round]) -> bool:
     """
-    In the place of a candidate that asks in which of its ranges a size is, one for each,
-    numbered whatever comes of the others: ranks know them by that.
+    Replaces a candidate that asks in which of its ranges a size is by one trace for each.
 
-    Not of ops in a row, whose combinations are many as it is.
+    Their indices do not depend on which traces succeed: ranks know candidates by these. Not
+    done for ops in a row, whose combinations are many as it is.
 
     Returns:
         Whether there is any.
@@ -86,7 +86,7 @@ def _known_of_size(tuning: Tuning, entered: Sequence[Round]) -> KnownSize | None
     """
     What ranges say of the size that is dispatched on.
 
-    Nothing where one of them is measured at the model's size only, which is not in it.
+    None if one of them is measured at the model's size only, which lies outside of it.
     """
     if tuning.size is None:
         return None

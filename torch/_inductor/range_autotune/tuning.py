@@ -47,7 +47,7 @@ class Tuning:
         standing: who competes in which ranges, and who is out.
         ranks: those that measure in step and take one decision; None for this one alone.
         hosts: for each of the ranks the first one on its host.
-        loads: of the candidates' modules, under way or done.
+        loads: futures of the candidates' modules, by index.
         points: with representative sizes of ranges, by range.
         measured: the times that the winners follow from, range by range.
         kernel_configs: of winners, for parts of their ranges.

@@ -77,8 +77,8 @@ def as_good_as_best(measured: RangeTimes, rules: ChoiceRules) -> dict[int, float
     """
     The candidates of a range that differ from its best by no more than noise.
 
-    At none of its sizes may one be clearly slower, whatever it gains at others: a range
-    that has a winner of its own takes no other to be merged.
+    One that is clearly slower at any of its sizes is not among them, whatever it gains at
+    others, so that ranges whose best candidates differ clearly are not merged.
 
     Returns:
         Their slowdowns by index, at least one.
@@ -140,7 +140,7 @@ def _scores(at: Mapping[int | None, Times], rules: ChoiceRules) -> dict[int, flo
 
 
 def _fused_or_apart(scores: dict[int, float], rules: ChoiceRules) -> dict[int, float]:
-    """Of each candidate those with its neighbours fused or the one with them apart."""
+    """Keeps, of each candidate, its fused forms or the one with its neighbours apart."""
     out: set[int] = set()
     for apart, fused in rules.apart.items():
         forms = {fused, *(i for i, of in rules.forms.items() if of == fused)}
