@@ -2,6 +2,7 @@
 """What implementations remember of being traced: nothing."""
 
 import functools
+from typing import ClassVar
 
 from range_autotune_testing import OpTestCase
 from torch._inductor.test_case import run_tests, TestCase
@@ -9,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
+    subtest,
 )
 
 import torch
@@ -80,6 +82,72 @@ def closure():
     return through_cell
 
 
+class OfClass:
+    """What several callables remember in their class, or in objects that it keeps."""
+
+    table = None
+    made: ClassVar = {}
+
+    def __init__(self):
+        self.own = torch.ones(8)
+
+    @classmethod
+    def in_class(cls, x):
+        cls.table = torch.ones(8) if cls.table is None else cls.table
+        return x * cls.table
+
+    @classmethod
+    def in_object_of_class(cls, x):
+        if 0 not in cls.made:
+            cls.made[0] = cls()
+        return x * cls.made[0].own
+
+
+class WithSlots:
+    __slots__ = ("table",)
+
+    def __call__(self, x):
+        if not hasattr(self, "table"):
+            self.table = torch.ones(8)
+        return x * self.table
+
+
+class WithProperty:
+    def __init__(self):
+        self.found = []
+
+    @property
+    def table(self):
+        if not self.found:
+            self.found.append(torch.ones(8))
+        return self.found[0]
+
+    def __call__(self, x):
+        return x * self.table
+
+
+_place_for_one = [None]
+_places = []
+
+
+def in_element(x):
+    if _place_for_one[0] is None:
+        _place_for_one[0] = torch.ones(8)
+    return x * _place_for_one[0]
+
+
+def at_the_end(x):
+    if not _places:
+        _places.extend((8, torch.ones(8)))
+    return x * _places[1]
+
+
+def in_default(x, _tables=[]):  # noqa: B006
+    if not _tables:
+        _tables.append((torch.ones(8),))
+    return x * _tables[0][0]
+
+
 class TestStateRestored(TestCase):
     def trace(self, function):
         """Calls it with a fake tensor; what it keeps is not to be seen behind that."""
@@ -108,6 +176,54 @@ class TestStateRestored(TestCase):
 
     def test_global(self):
         self.assert_forgets(through_global)
+
+    @parametrize(
+        "function",
+        (
+            in_element,
+            at_the_end,
+            in_default,
+            subtest(OfClass.in_class, name="in_class"),
+            subtest(OfClass.in_object_of_class, name="in_object_of_class"),
+            subtest(WithSlots(), name="in_slot"),
+            subtest(WithProperty(), name="in_list_of_an_object"),
+        ),
+    )
+    def test_lists_classes_and_objects(self, function):
+        self.assert_forgets(function)
+
+    def test_what_a_list_had_before(self):
+        real, places = torch.zeros(8), []
+
+        def changes(x):
+            places[0] = x + 1
+            places.append(x)
+            places.append("no tensor")
+            return x
+
+        places.append(real)
+        self.trace(changes)
+        self.assertEqual(len(places), 1)
+        self.assertIs(places[0], real)
+
+    def test_what_goes_with_a_tensor(self):
+        class Cached:
+            rows = 0
+            table = None
+
+            def __call__(self, x):
+                if x.shape[0] > self.rows:
+                    self.rows, self.table = x.shape[0], torch.ones(x.shape[0], 1)
+                return x * self.table[: x.shape[0]]
+
+        cached = Cached()
+        self.assert_forgets(cached)
+        self.assertEqual(vars(cached).keys(), {"rows", "table"})
+        table = cached.table
+        with FakeTensorMode(), state_restored(cached):
+            cached(torch.randn(9, 8))
+        self.assertEqual(cached.rows, 2)
+        self.assertIs(cached.table, table)
 
     def test_buffer_of_a_module(self):
         lazy = LazyTable()

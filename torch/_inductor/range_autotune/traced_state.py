@@ -1,12 +1,14 @@
 """
 What implementations remember, such as a cache of tables, as it was before they were traced.
 
-A tensor that is made while tracing is a fake one, of that trace. Who keeps it would have it
-in place of a real one in the next call, as would the op itself, if it has the same cache.
+A tensor that is made while tracing is a fake one, of that trace, and a size a symbolic one.
+Who keeps it would have it in place of a real one in the next call, as would the op itself, if
+it has the same cache.
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -15,7 +17,7 @@ import types
 from typing import Any, TYPE_CHECKING
 
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils import _pytree as pytree
+from torch.fx.experimental.proxy_tensor import py_sym_types
 
 import torch
 
@@ -28,10 +30,13 @@ if TYPE_CHECKING:
 
 # Who reaches more has the rest left alone.
 _MOST_OBJECTS = 2_000
+_DEFINITIONS = (types.FunctionType, types.ModuleType, type)
+_HOLD_NOTHING = (type(None), bool, int, float, complex, str, bytes)
 _CACHE = type(functools.cache(lambda: None))
 _Namespace = dict[Any, Any]
-# What may be written to by name; a closure's cell has one name.
-_Place = _Namespace | types.CellType
+# What may be written to by name: a closure's cell has one, a list has numbers, classes and
+# objects with slots have attributes.
+_Place = Any
 _ABSENT = object()
 
 
@@ -60,9 +65,10 @@ def state_restored(function: Callable[..., Any]) -> Iterator[None]:
     """
     While a function is traced; it forgets the fake tensors that it keeps of that.
 
-    What was there before takes their place in globals, closures, attributes of objects and
-    dicts in these. A ``functools.cache`` that was added to is emptied. Other threads may
-    trace what writes to the same; each forgets what any of them keeps.
+    Globals, closures, attributes of objects and classes, and dicts and lists in these are as
+    they were before where they have come to hold some. A ``functools.cache`` that was added
+    to is emptied. Other threads may trace what writes to the same; each forgets what any of
+    them keeps.
     """
     reached = _reached_from(function)
     with _lock:
@@ -113,47 +119,96 @@ def _clear(cache: Any) -> None:
 
 
 def _put_back(place: _Place, before: _Namespace) -> None:
-    """Takes fake tensors out of a place, but for those that were there before."""
-    for name, value in _contents(place).items():
-        old = before.get(name, _ABSENT)
-        if value is old or not _has_fake(value):
-            continue
-        if old is _ABSENT or _has_fake(old):
+    """
+    Undoes what has changed in a place that has come to hold values of a trace, but for
+    those that were there before. What goes with these, such as their size, goes, too.
+    """
+    now = _contents(place)
+    changed = {n for n, value in now.items() if value is not before.get(n, _ABSENT)}
+    if not any(_is_of_trace(now[name]) for name in changed):
+        return
+    kept = {n: value for n, value in before.items() if not _is_of_trace(value)}
+    if isinstance(place, list):
+        place[:] = kept.values()
+        return
+    for name in changed - kept.keys():
+        if not isinstance(now[name], _DEFINITIONS):
             _remove(place, name)
-        else:
-            _set(place, name, old)
+    for name in kept.keys() & (changed | before.keys() - now.keys()):
+        _set(place, name, kept[name])
 
 
 def _contents(place: _Place) -> _Namespace:
     """A closure may have nothing there; then its cell has no contents."""
     if isinstance(place, dict):
         return {**place}
-    try:
-        return {"cell_contents": place.cell_contents}
-    except ValueError:
-        return {}
+    if isinstance(place, list):
+        return dict(enumerate(place))
+    if isinstance(place, type):
+        return {**vars(place)}
+    names = ["cell_contents"] if isinstance(place, types.CellType) else _slots(place)
+    contents = {}
+    for name in names:
+        with contextlib.suppress(ValueError, AttributeError):  # it is empty
+            contents[name] = getattr(place, name)
+    return contents
+
+
+def _slots(value: Any) -> list[str]:
+    """Names of what an object has beside its ``__dict__``."""
+    return [
+        name
+        for owner in type(value).__mro__
+        if not is_library(owner)
+        for name, member in vars(owner).items()
+        if isinstance(member, types.MemberDescriptorType)
+    ]
 
 
 def _set(place: _Place, name: Any, value: Any) -> None:
     if isinstance(place, dict):
         place[name] = value
     else:
-        place.cell_contents = value
+        setattr(place, name, value)
 
 
 def _remove(place: _Place, name: Any) -> None:
     if isinstance(place, dict):
         place.pop(name, None)
     else:
-        del place.cell_contents
+        delattr(place, name)
 
 
-def _has_fake(value: Any) -> bool:
-    return any(
-        isinstance(leaf, FakeTensor)
-        or (isinstance(leaf, torch.Tensor) and torch._is_functional_tensor(leaf))
-        for leaf in pytree.tree_leaves(value)
-    )
+def _is_of_trace(value: Any) -> bool:
+    """Whether a value is a fake tensor or a symbolic number, or holds one, however deep."""
+    seen: set[int] = set()
+    left = [value]
+    while left and len(seen) < _MOST_OBJECTS:
+        leaf = left.pop()
+        if isinstance(leaf, (FakeTensor, *py_sym_types)):
+            return True
+        if isinstance(leaf, torch.Tensor):
+            if torch._is_functional_tensor(leaf):
+                return True
+        elif not isinstance(leaf, _HOLD_NOTHING) and id(leaf) not in seen:
+            seen.add(id(leaf))
+            left += _held(leaf)
+    return False
+
+
+def _held(value: Any) -> list[Any]:
+    """What is in a container or an object, for what it is and not by what it calls."""
+    if isinstance(value, _DEFINITIONS):
+        return []
+    if isinstance(value, dict):
+        return [*value.values()]
+    if isinstance(value, (list, tuple, set, frozenset, collections.deque)):
+        return [*value]
+    return [*getattr(value, "__dict__", {}).values(), *_contents_of_slots(value)]
+
+
+def _contents_of_slots(value: Any) -> list[Any]:
+    return [*_contents(value).values()] if _slots(value) else []
 
 
 def _reached_from(function: Callable[..., Any]) -> list[Any]:
@@ -163,44 +218,40 @@ def _reached_from(function: Callable[..., Any]) -> list[Any]:
     left: list[Any] = [function]
     while left and len(seen) < _MOST_OBJECTS:
         value = left.pop()
-        if id(value) in seen or isinstance(value, torch.Tensor):
+        if id(value) in seen or isinstance(value, (torch.Tensor, *_HOLD_NOTHING)):
             continue
         seen.add(id(value))
-        if isinstance(value, (_CACHE, types.CellType, dict)):
+        if isinstance(value, (_CACHE, types.CellType, dict, list)) or (
+            isinstance(value, type) and not is_library(value)
+        ):
             reached.append(value)
         elif isinstance(value, types.FunctionType) and not is_library(value):
             reached.append(value.__globals__)
         elif isinstance(value, types.ModuleType):
             reached.append(vars(value))
+        elif _slots(value):
+            reached.append(value)
         left += _parts(value)
     return reached
 
 
 def _parts(value: Any) -> list[Any]:
     """What is reached from a value; of modules what the functions name that read them."""
-    if isinstance(value, dict):
-        return [*value.values()]
-    if isinstance(value, (list, tuple)):
-        return [*value]
-    if isinstance(value, types.CellType):
-        return [*_contents(value).values()]
-    if isinstance(value, functools.partial):
-        return [value.func, value.args, value.keywords]
-    if isinstance(value, types.MethodType):
-        return [value.__func__, value.__self__]
-    if isinstance(value, types.FunctionType):
-        return [] if is_library(value) else _read_by(value)
-    if isinstance(value, (type, types.ModuleType)) or not hasattr(value, "__dict__"):
-        return []
-    if isinstance(value, _CACHE):
-        return [value.__wrapped__]
+    for kind, parts in _PARTS_OF:
+        if isinstance(value, kind):
+            return [*parts(value)]
     if is_library(type(value)) and not isinstance(value, torch.nn.Module):
         return []
-    classes = [c for c in type(value).__mro__ if not is_library(c)]
-    return [vars(value), *(member for c in classes for member in vars(c).values())]
+    return [getattr(value, "__dict__", None), *_contents_of_slots(value), type(value)]
+
+
+def _parts_of_class(owner: type) -> list[Any]:
+    return [] if is_library(owner) else [*vars(owner).values(), *owner.__bases__]
 
 
 def _read_by(function: types.FunctionType) -> list[Any]:
+    if is_library(function):
+        return []
     read = [*(function.__closure__ or ()), function.__defaults__, vars(function)]
     names = names_in(function.__code__)
     modules: list[types.ModuleType] = []
@@ -212,3 +263,19 @@ def _read_by(function: types.FunctionType) -> list[Any]:
             modules.append(value)
             left += [member for n, member in vars(value).items() if n in names]
     return [*read, *modules]
+
+
+_PARTS_OF: tuple[tuple[Any, Callable[[Any], Iterable[Any]]], ...] = (
+    (dict, dict.values),
+    ((list, tuple), iter),
+    (types.CellType, lambda cell: _contents(cell).values()),
+    (functools.partial, lambda partial: (partial.func, partial.args, partial.keywords)),
+    (types.MethodType, lambda method: (method.__func__, method.__self__)),
+    ((classmethod, staticmethod), lambda method: (method.__func__,)),
+    (property, lambda made: (made.fget, made.fset)),
+    (functools.cached_property, lambda made: (made.func,)),
+    (_CACHE, lambda cache: (cache.__wrapped__,)),
+    (types.FunctionType, _read_by),
+    (type, _parts_of_class),
+    (types.ModuleType, lambda module: ()),
+)
