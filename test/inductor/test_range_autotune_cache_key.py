@@ -228,6 +228,89 @@ COUNTS = {
         def impl(x):
             return x + helper()
         """,
+    "environment_by_a_helper_s_argument": """
+        import os
+        os.environ["CUSTOM_OP_TEST"] = str(VALUE)
+        def number(name):
+            return int(os.environ.get(name, "0"))
+        def impl(x):
+            return x + number("CUSTOM_OP_TEST")
+        """,
+    "environment_by_a_default": """
+        import os
+        os.environ["CUSTOM_OP_TEST"] = str(VALUE)
+        def impl(x, name="CUSTOM_OP_TEST"):
+            return x + int(os.getenv(name))
+        """,
+    "environment_by_attributes_of_a_module": """
+        import os
+        os.environ["CUSTOM_OP_TEST"] = str(VALUE)
+        known = {"CUSTOM_OP_TEST": lambda: int(os.getenv("CUSTOM_OP_TEST"))}
+        helpers.__getattr__ = lambda name: known[name]()
+        def impl(x):
+            return x + helpers.CUSTOM_OP_TEST
+        """,
+    "module_that_is_handed_on": """
+        helpers.number = VALUE
+        def read(module):
+            return module.number
+        def impl(x):
+            return x + read(helpers)
+        """,
+    "module_that_is_handed_on_with_a_name": """
+        helpers.number = VALUE
+        def read(module, name):
+            return getattr(module, name)
+        def impl(x):
+            return x + read(helpers, "number")
+        """,
+    "module_that_is_closed_over_and_handed_on": """
+        helpers.number = VALUE
+        def read(module):
+            return module.number
+        def made(module):
+            return lambda x: x + read(module)
+        impl = made(helpers)
+        """,
+    "attribute_of_a_module_by_attrgetter": """
+        import operator
+        helpers.number = VALUE
+        read = operator.attrgetter("number")
+        def impl(x):
+            return x + read(helpers)
+        """,
+    "namespace_of_a_module": """
+        helpers.number = VALUE
+        def impl(x):
+            return x + helpers.__dict__["number"]
+        """,
+    "global_by_name": """
+        number = VALUE
+        def impl(x):
+            return x + globals()["number"]
+        """,
+    "metaclass": """
+        class Meta(type):
+            @property
+            def number(cls):
+                return VALUE
+        class Settings(metaclass=Meta):
+            pass
+        def impl(x):
+            return x + Settings.number
+        """,
+    "class_without_a_module": """
+        namespace = {}
+        exec("class Impl:\\n  def __call__(self, x): return x + VALUE", namespace)
+        impl = namespace["Impl"]()
+        """,
+    "strides_of_a_tensor": """
+        table = torch.arange(4.0).expand(4, 4)
+        if VALUE > 1:
+            table = table.contiguous()
+        def impl(x):
+            return x + table.stride(0)
+        """,
     "attribute_of_a_module_by_name": """
         import types
         helpers = types.ModuleType("helpers")
@@ -731,14 +814,15 @@ class TestContent(OpTestCase):
         "dtype", [torch.bool, torch.int8, torch.float8_e4m3fn, torch.complex64]
     )
     def test_tensors_count_as_they_are_in_memory(self, dtype):
-        ones = torch.ones(3, 2, dtype=torch.uint8).to(dtype)
+        wide = torch.ones(2, 6, dtype=torch.uint8).to(dtype)
         whole = torch.ones(2, 3, dtype=torch.uint8).to(dtype)
-        tensors = (ones.t(), whole)
+        wide[:, 3:] = 0  # not in the view of it
+        tensors = (wide[0, :3], whole[0])
         with FakeTensorMode():
             keys = [key_of(functools.partial(impl, t)) for t in tensors]
         self.assertEqual(keys[0], keys[1])
-        whole[1, 2] = 0
-        self.assertNotEqual(key_of(functools.partial(impl, whole)), keys[0])
+        whole[0, 2] = 0
+        self.assertNotEqual(key_of(functools.partial(impl, whole[0])), keys[0])
 
     def test_libraries_are_names(self):
         for function in (
@@ -850,17 +934,23 @@ class TestBodies(OpTestCase):
         }
         self.assertEqual(len(keys), 6)
 
-    def test_does_not_count_where_it_may_read_state(self):
-        lock = threading.Lock()  # has no content
+    def test_counts_without_what_it_reads_where_that_may_be_state(self):
+        def guarded_by(lock):
+            def guarded(x: torch.Tensor) -> torch.Tensor:
+                with lock:
+                    return x * FACTORS[0]
 
-        def guarded(x: torch.Tensor) -> torch.Tensor:
-            with lock:
-                return x * 2
+            return guarded
 
         def scaled(x: torch.Tensor) -> torch.Tensor:
             return x * FACTORS[0]
 
-        self.assertEqual(self.key_of(guarded), self.key_of(scaled))
+        keys = [
+            self.key_of(body)
+            for body in (guarded_by(threading.Lock()), guarded_by([0]), scaled)
+        ]
+        self.assertEqual(keys[0], keys[1])
+        self.assertNotEqual(keys[0], keys[2])
 
 
 # Only calls of library kernels, so that nothing is built by a C++ compiler.

@@ -68,6 +68,26 @@ def per_row(us):
     return lambda size: us * size
 
 
+class TestMinSpeedup(TestCase):
+    """An implementation wins where it is so many times as fast as the op, at each size."""
+
+    def winners(self, *models, min_speedup):
+        rules = ChoiceRules(fallback=0, min_speedup=min_speedup)
+        cut_range = Machine(*models).cut(DimRange(2, 400), rules)
+        return choose_winners(cut_range, rules)
+
+    def test_where_it_is_fast_enough(self):
+        first, last = self.winners(constant(10), per_row(0.0041), min_speedup=9)
+        self.assertEqual((first.winner, last.winner), (1, 0))
+        self.assertTrue(200 < last.sizes.start <= 275, last)
+
+    def test_faster_one_is_not_hidden(self):
+        models = (constant(10), per_row(0.0041), constant(1.0))
+        first, last = self.winners(*models, min_speedup=9)
+        self.assertEqual((first.winner, last.winner), (1, 2))
+        self.assertTrue(200 < last.sizes.start <= 275, last)
+
+
 class TestCut(TestCase):
     def test_one_winner_needs_no_cut(self):
         machine = Machine(constant(1), constant(2))

@@ -33,6 +33,7 @@ from torch._inductor.kernel.custom_op import CustomOpConfig
 from torch._inductor.range_autotune import compiling, limits
 from torch._inductor.range_autotune.limits import (
     call_within,
+    Exited,
     is_out_of_memory,
     LimitedExecutor,
     time_limit_s,
@@ -86,6 +87,7 @@ class TestSetting(TestCase):
         )
 
 
+@instantiate_parametrized_tests
 class TestCallWithin(TestCase):
     def tearDown(self):
         for thread in threads_named("custom_op_time_limit"):
@@ -168,6 +170,18 @@ class TestCallWithin(TestCase):
 
         with self.assertRaises(KeyboardInterrupt):
             call_within(SHORT_S, "it", interrupted)
+
+    @parametrize("limit_s", (None, LONG_S))
+    def test_call_that_would_end_the_process(self, limit_s):
+        class Panic(BaseException):
+            """As bindings of other languages have."""
+
+        for error in (SystemExit(3), Panic("in native code")):
+            with self.assertRaises(Exited) as caught:
+                call_within(limit_s, "it", mock.Mock(side_effect=error))
+            self.assertIn(type(error).__name__, str(caught.exception))
+        with self.assertRaises(KeyboardInterrupt):
+            call_within(limit_s, "it", mock.Mock(side_effect=KeyboardInterrupt))
 
     def test_inner_limit_is_not_the_outer_one(self):
         def outer():

@@ -201,6 +201,10 @@ x[1]
             """Unknown config 'max_autotun' in config_patches for range_autotune_registration.scaled.default; torch._inductor.config has none of that name. Similar: ['max_autotune', 'max_autotune_gemm', 'max_autotune_pointwise']""",
         )
 
+    def test_config_patch_without_a_name(self):
+        with self.assertRaisesRegex(TypeError, r"scaled.*got 1 for a name"):
+            self.register(scaled, [CustomOpConfig(short, config_patches={1: 2})])
+
     def test_threshold_that_is_no_number(self):
         for bad in (float("nan"), 0, -1.0, "1.1"):
             with self.assertRaisesRegex(ValueError, "must be a positive number"):
@@ -524,7 +528,7 @@ class TestErrors(OpTestCase):
             """config_generator must be callable, got <class 'str'>""",
         )
 
-    @parametrize("op", [torch.ops.aten.mm, short, "aten::mm"])
+    @parametrize("op", [short, "aten::mm"])
     def test_no_op(self, op):
         with self.assertRaises(TypeError) as caught:
             self.register(op, [CustomOpConfig(short)])
@@ -532,6 +536,10 @@ class TestErrors(OpTestCase):
             str(caught.exception),
             f"custom_op must be a CustomOpDef or OpOverload, got {type(op)}.",
         )
+
+    def test_overloads_of_an_op_are_named(self):
+        with self.assertRaisesRegex(TypeError, "give one of them: .*aten.add.Tensor"):
+            self.register(torch.ops.aten.add, [CustomOpConfig(short)])
 
     def test_op_that_writes_to_its_arguments(self):
         op = self.define_op("add_(Tensor(a!) x, Tensor y, Tensor(b!) z) -> ()")

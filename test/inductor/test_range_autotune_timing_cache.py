@@ -124,6 +124,7 @@ class TestEntries(CacheTestCase):
         (
             "",
             "[]",
+            "[" * 100_000,
             '{"format": 1, "usual": {}, "in_doubt": [], "at": []}',
             '{"format": 3, "usual": {}, "at": []}',
             '{"format": 3, "usual": [], "in_doubt": [], "at": []}',
@@ -193,6 +194,7 @@ class TestEntries(CacheTestCase):
             '{"format": 3, "candidates": {"zero": {"ms": 1.0, "error": 0.0}}}',
             '{"format": 3, "not_measured": null, "candidates": []}',
             '{"format": 0, "times": {"zero": {"ms": 1.0, "error": 0.0}}}',
+            "[" * 100_000,
             file_content("1.0"),
             file_content('{"ms": 1.0}'),
             file_content('{"ms": "fast", "error": 0.0}'),

@@ -193,9 +193,11 @@ def _overload(custom_op: Any) -> torch._ops.OpOverload:
         return custom_op._opoverload
     if isinstance(custom_op, torch._ops.OpOverload):
         return custom_op
-    raise TypeError(
-        f"custom_op must be a CustomOpDef or OpOverload, got {type(custom_op)}."
-    )
+    message = f"custom_op must be a CustomOpDef or OpOverload, got {type(custom_op)}."
+    if isinstance(custom_op, torch._ops.OpOverloadPacket):
+        overloads = ", ".join(f"{custom_op}.{name}" for name in custom_op.overloads())
+        message += f" {custom_op} has overloads, give one of them: {overloads}"
+    raise TypeError(message)
 
 
 def _check_configs(

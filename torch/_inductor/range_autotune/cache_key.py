@@ -2,7 +2,8 @@
 What registrations contribute to the keys of the FX graph and AOTAutograd caches.
 
 A changed implementation is a cache miss, also in a new process, and an unchanged one a hit.
-So is a changed body of the op, where that competes as plain lowering.
+So is a changed body of the op, where that competes as plain lowering; of one that is always
+called eagerly its own code counts, for it competes, too.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from torch._library.custom_ops import OPDEFS
 import torch
 
 from .body_state import may_be_traced
-from .content import content_digest, digest, Unhashable
+from .content import content_digest, digest, own_code, Unhashable
 from .op_bodies import written_bodies
 from .stale_code import registrations_in_force
 
@@ -74,22 +75,23 @@ def _called(gm: torch.fx.GraphModule) -> set[Any]:
 
 def fingerprint(registration: Registration) -> str:
     """
-    A digest of one registration; every field counts, and the bodies of the op that may
-    be traced.
+    A digest of one registration; every field counts, and the bodies of the op.
 
     Raises Unhashable where one of them refers to something without comparable content.
     """
     fields = {
         f.name: getattr(registration, f.name) for f in dataclasses.fields(registration)
     }
-    return content_digest((fields, _traced_bodies(registration.op)))
+    return content_digest((fields, _bodies(registration.op)))
 
 
-def _traced_bodies(op: torch._ops.OpOverload) -> dict[str | None, Any]:
-    """By kind of device; code that is compiled calls the others as they then are."""
+def _bodies(op: torch._ops.OpOverload) -> dict[str | None, Any]:
+    """
+    By kind of device. Code that is compiled calls those that may not be traced as they then
+    are; what they remember changes from call to call and does not count.
+    """
     definition = OPDEFS.get(op._schema.name)
     return {
-        device: body
+        device: body if may_be_traced(op, body) else own_code(body)
         for device, body in written_bodies(definition).items()
-        if may_be_traced(op, body)
     }

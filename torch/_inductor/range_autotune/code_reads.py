@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import dis
-import os
+import itertools
 import types
 from typing import Any, TYPE_CHECKING
 
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+_LOADS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLOSURE")
+_READS_ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD")
+# What reads attributes whose names are strings.
+_READ_BY_STRING = frozenset({"getattr", "__dict__", "vars", "attrgetter"})
 
 # A statement: module, imported names, number of leading dots.
 Import = tuple[str, tuple[str, ...], int]
@@ -45,19 +50,28 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
 def names_in(code: types.CodeType) -> frozenset[str]:
     """Of globals and attributes that code uses, that of functions in it too."""
     names = frozenset(name for inner in _codes(code) for name in inner.co_names)
-    return names | _strings_in(code) if "getattr" in names else names
+    return names | strings_in(code) if names & _READ_BY_STRING else names
 
 
-def _strings_in(code: types.CodeType) -> frozenset[str]:
+def strings_in(code: types.CodeType) -> frozenset[str]:
+    """Constants of code, and of functions in it, that are strings."""
     constants = (const for inner in _codes(code) for const in inner.co_consts)
     return frozenset(const for const in constants if isinstance(const, str))
 
 
-def environment_read(code: types.CodeType) -> list[tuple[str, str | None]]:
-    """The variables of the process's environment whose names code has, and their values."""
-    if names_in(code).isdisjoint(("environ", "getenv")):
-        return []
-    return [(name, os.environ.get(name)) for name in sorted(_strings_in(code))]
+def names_handed_on(code: types.CodeType) -> frozenset[str]:
+    """
+    Globals and closed-over names whose values code does more with than reading attributes
+    that it names.
+    """
+    found = set()
+    for inner in _codes(code):
+        # What is loaded last is returned, by an instruction that follows.
+        for load, then in itertools.pairwise(dis.get_instructions(inner)):
+            reads = then.opname in _READS_ATTRIBUTE and then.argval != "__dict__"
+            if load.opname in _LOADS and not reads:
+                found.add(load.argval)
+    return frozenset(found)
 
 
 def operands_of(code: types.CodeType, *operations: str) -> list[str]:

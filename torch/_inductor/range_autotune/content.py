@@ -8,6 +8,7 @@ do not count.
 
 from __future__ import annotations
 
+import builtins
 import copy
 import copyreg
 import ctypes
@@ -15,6 +16,8 @@ import dataclasses
 import enum
 import functools
 import hashlib
+import inspect
+import os
 import sys
 import types
 from typing import Any
@@ -26,11 +29,12 @@ import torch
 
 from .code_reads import (
     closed_over,
-    environment_read,
     globals_read,
     Import,
     imports,
+    names_handed_on,
     names_in,
+    strings_in,
 )
 from .op_bodies import written_bodies
 
@@ -43,6 +47,8 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...), range, s
 _LIBRARIES = frozenset(
     {"torch", "triton", "numpy", "typing_extensions", *sys.stdlib_module_names}
 )
+_OF_ENVIRONMENT = ("environ", "getenv")
+_LOOK_UP_MODULES = frozenset({"modules", "import_module", "__import__"})
 # Attributes that decorators copy, and that do not change what an object computes.
 _DOCUMENTATION = ("__doc__", "__annotations__", "__annotate__", "__type_params__")
 _TORCH_VALUES = (
@@ -86,23 +92,32 @@ def _whole_content(value: Any) -> Any:
             content = _content(value, _Seen(names))
     except RecursionError:
         raise Unhashable("something that contains itself") from None
-    return content
+    environment = names.environment
+    return (content, environment) if environment else content
 
 
 @dataclasses.dataclass
 class _Names:
     """
-    Names in code, for modules of which it is unknown what code reads of them.
+    Names in code, for what it is not known from which code they are read.
 
     Args:
-        of_modules: what counts of such a module.
-        met: in all code that was looked at.
+        of_modules: what counts of a module that code hands on.
+        met: in all code that was looked at, and strings that may be names.
         matter: whether there was such a module.
+        of_environment: whether there was code that reads the process's environment.
     """
 
     of_modules: frozenset[str] = frozenset()
     met: set[str] = dataclasses.field(default_factory=set)
     matter: bool = False
+    of_environment: bool = False
+
+    @property
+    def environment(self) -> list[tuple[str, str]]:
+        """The variables that code may read, with their values."""
+        known = self.met & os.environ.keys() if self.of_environment else ()
+        return [(name, os.environ[name]) for name in sorted(known)]
 
 
 class _Seen:
@@ -143,6 +158,8 @@ def _content(value: Any, seen: _Seen) -> Any:
         Unhashable: for an object whose content is unknown.
     """
     if type(value) in _PLAIN or isinstance(value, _TORCH_VALUES):
+        if isinstance(value, str):
+            seen.names.met.add(value)
         return (type(value).__name__, repr(value))
     if (number := seen.number(value)) is not None:
         return ("seen", number)
@@ -249,7 +266,7 @@ def _(value: torch.Tensor, seen: _Seen) -> Any:
     except Exception as e:  # tensors without data, or with another layout
         raise Unhashable(f"a tensor whose data cannot be read: {e}") from e
     own = None if is_library(type(value)) else (type(value), vars(value))
-    kind = (str(value.dtype), str(value.device), tuple(value.shape))
+    kind = (str(value.dtype), str(value.device), tuple(value.shape), value.stride())
     return ("tensor", *kind, sha, _content(own, seen))
 
 
@@ -313,7 +330,8 @@ def _(value: type, seen: _Seen) -> Any:
     if is_library(value) or seen.number(value) is not None:
         return ("class", name)
     members = {k: v for k, v in vars(value).items() if _is_own_content(k, v)}
-    return ("class", name, _content(value.__bases__, seen), _content(members, seen))
+    made_of = (type(value), value.__bases__)
+    return ("class", name, _content(made_of, seen), _content(members, seen))
 
 
 def _is_own_content(name: str, member: Any) -> bool:
@@ -349,17 +367,37 @@ def _(value: types.FunctionType, seen: _Seen) -> Any:
     if (number := seen.number(value)) is not None:
         return ("seen", number)
     code, names = value.__code__, names_in(value.__code__)
-    seen.names.met |= names
-    cells = [_read(cell, names, seen) for cell in closed_over(value)]
+    seen.names.met |= names | strings_in(code)
+    seen.names.of_environment |= not names.isdisjoint(_OF_ENVIRONMENT)
+    by_string = _named_by_strings(value)
+    handed_on = names_handed_on(code) | by_string.keys()
+    cells = [
+        _read(cell, None if name in handed_on else names, seen)
+        for name, cell in zip(code.co_freevars, closed_over(value))
+    ]
     defaults = _content((value.__defaults__, value.__kwdefaults__), seen)
-    found = [(k, _read(v, names, seen)) for k, v in globals_read(value).items()]
+    found = [
+        (k, _read(v, None if k in handed_on else names, seen))
+        for k, v in {**globals_read(value), **by_string}.items()
+    ]
     imported = [
         (statement, _imported(statement, value.__globals__, names, seen))
         for statement in imports(code)
     ]
     own = _content(vars(value), seen)
-    reads = (cells, defaults, found, imported, own, environment_read(code))
+    reads = (cells, defaults, found, imported, own)
     return ("function", name, _code(code), reads)
+
+
+def _named_by_strings(function: types.FunctionType) -> dict[str, Any]:
+    """Globals and modules that code may look up by names it has as strings."""
+    names, strings = names_in(function.__code__), strings_in(function.__code__)
+    tables: list[Any] = []
+    if "globals" in names:
+        tables.append(function.__globals__)
+    if names & _LOOK_UP_MODULES:
+        tables.append(sys.modules)
+    return {name: t[name] for t in tables for name in sorted(strings & t.keys())}
 
 
 def _is_in_its_module(function: types.FunctionType) -> bool:
@@ -370,16 +408,24 @@ def _is_in_its_module(function: types.FunctionType) -> bool:
     return found is function
 
 
-def _read(value: Any, names: frozenset[str], seen: _Seen) -> Any:
-    """What code that uses ``names`` can see of a value: of a module not all of it."""
-    if not isinstance(value, types.ModuleType):
+def _read(value: Any, names: frozenset[str] | None, seen: _Seen) -> Any:
+    """
+    What code that uses ``names`` can see of a value: of a module not all of it.
+
+    Args:
+        names: None if it hands a module on to other code.
+    """
+    if names is None or not isinstance(value, types.ModuleType):
         return _content(value, seen)
     if is_library(value):
         return ("module", value.__name__)
     if (number := seen.number(value, names)) is not None:
         return ("seen", number)
-    found = sorted(names & vars(value).keys())
-    attributes = [(name, _read(vars(value)[name], names, seen)) for name in found]
+    known = vars(value)
+    found = sorted(names & known.keys())
+    attributes = [(name, _read(known[name], names, seen)) for name in found]
+    if "__getattr__" in known and names - known.keys():  # of what is not there
+        attributes.append(("__getattr__", _content(known["__getattr__"], seen)))
     return ("module", value.__name__, attributes)
 
 
@@ -395,6 +441,12 @@ def _imported(
     except Exception as e:  # importing runs any code
         raise Unhashable(f"an import of {module!r}, which fails: {e}") from e
     return _read(found, names, seen)
+
+
+def own_code(function: Any) -> Any:
+    """The code of a function without what it reads; None of what is no function."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return _code(code) if isinstance(code, types.CodeType) else None
 
 
 def _code(code: types.CodeType) -> Any:
@@ -426,4 +478,6 @@ def is_library(value: Any) -> bool:
     modules = [getattr(value, "__module__", None)]
     if isinstance(value, types.FunctionType):  # decorators change its __module__
         modules.append(value.__globals__.get("__name__"))
+    if modules == ["builtins"]:  # that of a class without a module, too
+        return getattr(builtins, getattr(value, "__name__", ""), None) is value
     return all(_root(module) in _LIBRARIES for module in modules)

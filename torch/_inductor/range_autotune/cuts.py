@@ -179,15 +179,25 @@ def _start_of(
     """Where the winner of a run of sizes begins to be better than that of those before."""
     ours, theirs = best_of(run, rules), best_of(before, rules)
     low, high = max(before), min(run)
-    lead = _lead(before[low], theirs, ours)
-    return crossing(low, high, lead, _lead(run[high], ours, theirs))
+    # Who takes the place of the op, or gives it up, is to be so many times as fast.
+    against_op = rules.fallback in (ours, theirs)
+    weights = dict.fromkeys((ours, theirs), rules.min_speedup if against_op else 1.0)
+    weights[rules.fallback] = 1.0
+    lead = _lead(before[low], theirs, ours, weights)
+    return crossing(low, high, lead, _lead(run[high], ours, theirs, weights))
 
 
-def _lead(times: Times, first: int, second: int) -> float:
-    """How far one candidate is ahead of another at a size; zero if it is not."""
+def _lead(times: Times, first: int, second: int, weights: Mapping[int, float]) -> float:
+    """
+    How far one candidate is ahead of another at a size; zero if it is not.
+
+    Args:
+        weights: of their times.
+    """
     one, other = times.get(first), times.get(second)
     if not isinstance(one, Timing):
         return 0.0
     if not isinstance(other, Timing):
         return math.inf
-    return max(math.log(other.ms / one.ms), 0.0) if one.ms and other.ms else 0.0
+    mine, others = one.ms * weights[first], other.ms * weights[second]
+    return max(math.log(others / mine), 0.0) if mine and others else 0.0

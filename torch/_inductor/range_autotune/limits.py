@@ -38,6 +38,14 @@ _EXIT_WAIT_S = 5.0
 _NO_MEMORY_ON_CPU = "DefaultCPUAllocator: can't allocate memory"
 
 
+class Exited(Exception):
+    """A call would have ended more than itself."""
+
+
+class _Interruption(BaseException):
+    """Of a call that has taken too long."""
+
+
 class TookTooLong(Exception):
     """A candidate was ended, or is not waited for any longer; says what it was at."""
 
@@ -84,11 +92,12 @@ def call_within(
 
     Raises:
         TookTooLong: if the limit was passed, also where the call came back by itself.
+        Exited: if the call raised what was to end more than itself, such as SystemExit.
     """
     if limit_s is None:
-        return call(*args)
+        return _contained(call, *args)
     alarm = _Alarm(limit_s)
-    result, error = _run(alarm, lambda: call(*args))
+    result, error = _run(alarm, lambda: _contained(call, *args))
     interrupted = error is None or isinstance(error, (Exception, alarm.interruption))
     if alarm.has_rung() and interrupted:
         error = None
@@ -99,6 +108,15 @@ def call_within(
         return result  # type: ignore[return-value]  # what call returned
     finally:
         error = None  # see _run
+
+
+def _contained(call: Callable[..., T], *args: Any) -> T:
+    try:
+        return call(*args)
+    except (Exception, KeyboardInterrupt, GeneratorExit, _Interruption):
+        raise
+    except BaseException as e:
+        raise Exited(f"it raised {type(e).__name__}: {e}") from e
 
 
 def _run(alarm: _Alarm, call: Callable[[], T]) -> tuple[T | None, BaseException | None]:
@@ -143,7 +161,7 @@ class _Alarm:
     def __init__(self, limit_s: float) -> None:
         # A class of its own tells it from that of a limit around this one.
         self.interruption: type[BaseException] = type(
-            "_Interruption", (BaseException,), {}
+            "_Interruption", (_Interruption,), {}
         )
         self.over = False
         self._limit_s = limit_s

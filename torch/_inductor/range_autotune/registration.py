@@ -428,8 +428,13 @@ def check_representative_sizes(
 
 
 def check_config_patches(op: torch._ops.OpOverload, patches: Mapping[str, Any]) -> None:
-    """Raises ValueError if Inductor has no such config."""
+    """Raises ValueError if Inductor has no such config, TypeError if that is no name."""
     for name in patches:
+        if not isinstance(name, str):
+            raise TypeError(
+                f"config_patches for {op} must be a dict from names of configs to values, "
+                f"got {name!r} for a name"
+            )
         if not _is_config(name):
             known = inductor_config.get_config_copy()
             near = difflib.get_close_matches(name, known, n=3)

@@ -51,6 +51,15 @@ log = logging.getLogger("torch._inductor.kernel.custom_op")
 _FOLDER = "custom_op_timings"
 # Of what a file holds; another number makes all older files misses.
 _FORMAT = 3
+# What reading a file may raise that is not one, or not one of ours.
+_UNREADABLE = (
+    OSError,
+    ValueError,
+    TypeError,
+    KeyError,
+    AttributeError,
+    RecursionError,
+)
 _CPU_INFO = pathlib.Path("/proc/cpuinfo")  # Linux has it
 
 
@@ -271,7 +280,7 @@ def lookup_record(place: str, candidate: str) -> ConfigRecord | None:
         in_doubt = [kernel for kernel in content["in_doubt"] if kernel in usual]
         at = {int(size): _times_from_json(times) for size, times in content["at"]}
         return ConfigRecord(usual, in_doubt, at)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except _UNREADABLE:
         return None
 
 
@@ -388,7 +397,7 @@ def _read(path: pathlib.Path, candidates: Mapping[int, str]) -> Entry | None:
             content["not_measured"],
             frozenset(i for i, known in saved.items() if "out" in known),
         )
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except _UNREADABLE:
         return None
 
 

@@ -102,15 +102,20 @@ def as_good_as_best(measured: RangeTimes, rules: ChoiceRules) -> dict[int, float
 def loss_of_winner(at: Mapping[int, Times], rules: ChoiceRules) -> float:
     """
     How much slower a range's winner is at one of its sizes than the winner there, beyond
-    what is taken for noise on a busy machine; zero if it is at none.
+    what is taken for noise on a busy machine; zero if it is at none, infinity if it may not
+    win at one, since it fails or is not fast enough beside the op.
     """
     winner = best_of(at, rules)
     losses = [0.0]
     for size, times in at.items():
-        ours, best = times.get(winner), times.get(best_of({size: times}, rules))
+        best_there = best_of({size: times}, rules)
+        ours, best = times.get(winner), times.get(best_there)
         if not isinstance(best, Timing):
             continue
-        if not isinstance(ours, Timing):
+        misses_speedup = (
+            rules.min_speedup > 1 and best_there == rules.fallback != winner
+        )
+        if misses_speedup or not isinstance(ours, Timing):
             return math.inf
         losses.append(_loss(best, ours) - _noise_between([(best, ours)]))
     return max(losses)
