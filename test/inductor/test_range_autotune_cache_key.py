@@ -29,6 +29,7 @@ from torch.testing._internal.common_utils import (
 
 import torch
 from torch._inductor.kernel.custom_op import CustomOpConfig
+from torch._inductor.range_autotune import content
 from torch._inductor.range_autotune.cache_key import fingerprint, registrations_key
 from torch._inductor.range_autotune.content import Unhashable
 from torch._inductor.range_autotune.ranges import DimRange
@@ -756,7 +757,7 @@ HAS_NO_CONTENT = {
             with lock:
                 return x
         """,
-    "tensor_of_300000_elements": "impl = lambda x, t=torch.zeros(300_000): x + t",
+    "tensor_of_a_gigabyte": "impl = lambda x, t=torch.empty(2**28): x + t",
     "tensor_without_data": "impl = lambda x, t=torch.zeros(2, device='meta'): x + t",
     "tensor_in_two_parts": """
         from torch.testing._internal.two_tensor import TwoTensor
@@ -806,7 +807,7 @@ class TestContent(OpTestCase):
             written(HAS_NO_CONTENT[what], 1)
 
     def test_hashing_a_tensor_runs_no_code_for_each_element(self):
-        table = torch.zeros(2**18)  # 1 MiB, the largest that is hashed
+        table = torch.zeros(2**18)
         with mock.patch.object(torch.Tensor, "tolist", side_effect=AssertionError):
             key_of(functools.partial(impl, y=table))
 
@@ -823,6 +824,19 @@ class TestContent(OpTestCase):
         self.assertEqual(keys[0], keys[1])
         whole[0, 2] = 0
         self.assertNotEqual(key_of(functools.partial(impl, whole[0])), keys[0])
+
+    def test_a_large_tensor_is_hashed_once(self):
+        table = torch.zeros(300_000)
+        with mock.patch.object(
+            content, "_memory_digest", wraps=content._memory_digest
+        ) as hashed:
+            keys = [key_of(functools.partial(impl, table)) for _ in range(2)]
+            hashed.assert_called_once()
+            table[7] = 1
+            keys.append(key_of(functools.partial(impl, table)))
+            self.assertEqual(hashed.call_count, 2)
+        self.assertEqual(keys[0], keys[1])
+        self.assertNotEqual(keys[1], keys[2])
 
     def test_libraries_are_names(self):
         for function in (

@@ -20,10 +20,11 @@ import inspect
 import os
 import sys
 import types
-from typing import Any
+from typing import Any, TYPE_CHECKING
 
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.weak import WeakTensorKeyDictionary
 
 import torch
 
@@ -39,8 +40,17 @@ from .code_reads import (
 from .op_bodies import written_bodies
 
 
-# Tensors in closures are hashed by value up to this size.
-_LARGEST_TENSOR_BYTES = 2**20
+if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+
+# Tensors in closures are hashed by value up to this size, which takes 0.2 s; above the other
+# once, as long as PyTorch knows of no write.
+_LARGEST_TENSOR_BYTES = 2**28
+_HASHED_ONCE_BYTES = 2**20
+# Of these: their versions and digests.
+_tensors_hashed: MutableMapping[torch.Tensor, tuple[int, str]] = (
+    WeakTensorKeyDictionary()
+)
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...), range, slice)
 # Torch is in the cache keys as a whole, the standard library comes with Python, and what
 # numpy's functions return does not change. Decorators of torch come from typing_extensions.
@@ -257,17 +267,36 @@ def _(value: enum.Enum, seen: _Seen) -> Any:
 def _(value: torch.Tensor, seen: _Seen) -> Any:
     if isinstance(value, FakeTensor):  # whose sizes may be symbolic
         raise _unhashable(value)
-    if value.numel() * value.element_size() > _LARGEST_TENSOR_BYTES:
+    if _size_bytes(value) > _LARGEST_TENSOR_BYTES:
         raise Unhashable(f"a tensor of {value.numel()} elements")
     try:
-        with _disable_current_modes(), torch.no_grad():
-            raw = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
-            sha = _memory_digest(raw.reshape(-1).view(torch.uint8))
+        sha = _tensor_digest(value)
     except Exception as e:  # tensors without data, or with another layout
         raise Unhashable(f"a tensor whose data cannot be read: {e}") from e
     own = None if is_library(type(value)) else (type(value), vars(value))
     kind = (str(value.dtype), str(value.device), tuple(value.shape), value.stride())
     return ("tensor", *kind, sha, _content(own, seen))
+
+
+def _size_bytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _tensor_digest(tensor: torch.Tensor) -> str:
+    """Of its values; of a large one that was hashed before, and not written to, that."""
+    if _size_bytes(tensor) <= _HASHED_ONCE_BYTES or tensor.is_inference():
+        return _values_digest(tensor)
+    version, sha = _tensors_hashed.get(tensor, (None, ""))
+    if version != tensor._version:
+        version, sha = tensor._version, _values_digest(tensor)
+        _tensors_hashed[tensor] = version, sha
+    return sha
+
+
+def _values_digest(tensor: torch.Tensor) -> str:
+    with _disable_current_modes(), torch.no_grad():
+        raw = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+        return _memory_digest(raw.reshape(-1).view(torch.uint8))
 
 
 def _memory_digest(data: torch.Tensor) -> str:
