@@ -357,6 +357,19 @@ class TestWritesAndReads(FusionTestCase):
 
         self.check_values(fn, make)
 
+    def test_moved(self):
+        """A view of a result is written beside where it was read."""
+        op = tuned_op()
+
+        def by_one(x):
+            x[:, 1:].copy_(op(x)[:, :-1])
+
+        def by_two_the_other_way(x):
+            x[:, :-2].copy_((op(x) + 1)[:, 2:])
+
+        for fn in (by_one, by_two_the_other_way):
+            self.check_values(fn, lambda n: (rows(n),))
+
     def test_transposed(self):
         op = tuned_op()
 

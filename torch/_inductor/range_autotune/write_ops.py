@@ -8,13 +8,16 @@ stand for what was written to; where they are lowered or called, they write.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, TYPE_CHECKING
+
+from torch.utils import _pytree as pytree
 
 import torch
 
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 WRITE_NAMESPACE = "inductor_write"
 _aten = torch.ops.aten
@@ -55,7 +58,28 @@ def register_lowering_of_writes() -> None:
     from ..lowering import lowerings
 
     for op, as_value in AS_VALUES.items():
-        lowerings.setdefault(as_value, lowerings[op])
+        lowerings.setdefault(as_value, _behind_reads(lowerings[op]))
+
+
+def _behind_reads(lower: Callable[..., Any]) -> Callable[..., Any]:
+    """
+    The lowering of a write that has what it is given computed before, if that reads what is
+    written to: the scheduler then sees whether both may be one loop. Inductor computes a
+    view of a value, ``(x * 2)[:-1]`` for ``x[1:]``, in the loop that writes, which would
+    read elements that it has written.
+    """
+
+    @functools.wraps(lower)
+    def lower_write(to: Any, *given: Any) -> Any:
+        from .. import ir
+
+        for value in pytree.tree_leaves(given):
+            is_computed = isinstance(value, ir.TensorBox)
+            if is_computed and to.get_name() in value.get_read_names():
+                value.realize()
+        return lower(to, *given)
+
+    return lower_write
 
 
 def stands_for_write(node: torch.fx.Node) -> bool:
