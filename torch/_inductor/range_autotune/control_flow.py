@@ -26,10 +26,9 @@ def all_nodes(gm: GraphModule) -> Iterator[Node]:
 
 def with_tuples(gm: GraphModule) -> GraphModule:
     """
-    Has branches that return a tensor return a tuple of it, and none return what they are
-    given.
+    Has branches that return a tensor return a tuple of it, and copies of what they are given.
 
-    They do not behind Dynamo, without which implementations are traced.
+    Dynamo sees to that in a model; implementations are traced without it.
 
     Args:
         gm: changed, and the graphs in it.
