@@ -127,15 +127,15 @@ def _put_back(place: _Place, before: _Namespace) -> None:
     changed = {n for n, value in now.items() if value is not before.get(n, _ABSENT)}
     if not any(_is_of_trace(now[name]) for name in changed):
         return
-    kept = {n: value for n, value in before.items() if not _is_of_trace(value)}
     if isinstance(place, list):
-        place[:] = kept.values()
+        place[:] = [value for value in before.values() if not _is_of_trace(value)]
         return
-    for name in changed - kept.keys():
-        if not isinstance(now[name], _DEFINITIONS):
+    for name in changed | (before.keys() - now.keys()):
+        old = before.get(name, _ABSENT)
+        if old is not _ABSENT and not _is_of_trace(old):
+            _set(place, name, old)
+        elif name in now and not isinstance(now[name], _DEFINITIONS):
             _remove(place, name)
-    for name in kept.keys() & (changed | before.keys() - now.keys()):
-        _set(place, name, kept[name])
 
 
 def _contents(place: _Place) -> _Namespace:
