@@ -58,6 +58,7 @@ from torch._inductor.range_autotune.subgraph_module import SubgraphModule
 
 # Only a failing test waits so long.
 LONG_S = 60
+SHORT_S = 0.5
 LOG = "torch._inductor.codegen.subgraph"
 _numbers = itertools.count()
 
@@ -578,6 +579,8 @@ class TestSelection(TestCase):
 
         with mock.patch.object(select_algorithm, "as_completed", as_completed):
             self.check(self.op(precompilation_timeout_seconds=1))
+        for thread in loads.threads:  # those that have loaded are about to end
+            thread.join(SHORT_S)
         self.assertEqual([t.is_alive() for t in loads.threads].count(True), 1)
         self.assertIs(self.selected[0], self.choices[0])
         self.assertEqual([c.failed for c in self.choices], [False, True])
