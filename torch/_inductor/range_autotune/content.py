@@ -395,10 +395,11 @@ def _(value: types.FunctionType, seen: _Seen) -> Any:
         return ("function", name)
     if (number := seen.number(value)) is not None:
         return ("seen", number)
-    code, names = value.__code__, names_in(value.__code__)
-    seen.names.met |= names | strings_in(code)
+    code = value.__code__
+    names, strings = names_in(code), strings_in(code)
+    seen.names.met |= names | strings
     seen.names.of_environment |= not names.isdisjoint(_OF_ENVIRONMENT)
-    by_string = _named_by_strings(value)
+    by_string = _named_by_strings(value, names, strings)
     handed_on = names_handed_on(code) | by_string.keys()
     cells = [
         _read(cell, None if name in handed_on else names, seen)
@@ -418,9 +419,10 @@ def _(value: types.FunctionType, seen: _Seen) -> Any:
     return ("function", name, _code(code), reads)
 
 
-def _named_by_strings(function: types.FunctionType) -> dict[str, Any]:
-    """Globals and modules that code may look up by names it has as strings."""
-    names, strings = names_in(function.__code__), strings_in(function.__code__)
+def _named_by_strings(
+    function: types.FunctionType, names: frozenset[str], strings: frozenset[str]
+) -> dict[str, Any]:
+    """Globals and modules that code with such names may look up by its strings."""
     tables: list[Any] = []
     if "globals" in names:
         tables.append(function.__globals__)

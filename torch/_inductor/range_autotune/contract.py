@@ -12,6 +12,7 @@ import torch
 from ..utils import convert_shape_to_inductor
 from ..virtualized import V
 from .captures import captured_tensors
+from .control_flow import copy_for_output
 from .functional import written
 from .node_kinds import memory_of
 from .write_ops import stands_for_write
@@ -124,10 +125,7 @@ def copy_returned_inputs(graph: torch.fx.Graph) -> None:
     for node in output.all_input_nodes:
         is_given = memory_of(node).op in ("placeholder", "get_attr")
         if is_given and not stands_for_write(node):
-            with graph.inserting_before(output):
-                copy = graph.call_function(torch.ops.aten.clone.default, (node,))
-            copy.meta = {**node.meta}
-            output.replace_input_with(node, copy)
+            output.replace_input_with(node, copy_for_output(node))
 
 
 def check_graph(graph: torch.fx.GraphModule) -> None:

@@ -53,27 +53,35 @@ def _return_tuple(gm: GraphModule) -> None:
     results: Any = output.args[0]
     if isinstance(results, torch.fx.Node):
         results = (results,)
-    output.args = (tuple(_with_own_memory(gm, results)),)
+    output.args = (tuple(_with_own_memory(results)),)
     gm.recompile()
 
 
-def _with_own_memory(gm: GraphModule, results: Iterable[Any]) -> Iterator[Any]:
+def _with_own_memory(results: Iterable[Any]) -> Iterator[Any]:
     """Results of a branch, copied where they share memory with its inputs or each other."""
     from .node_kinds import memory_of  # which asks what is written
 
     taken: set[Node] = set()
     for result in results:
-        if not isinstance(result, torch.fx.Node) or not isinstance(
-            result.meta.get("val"), torch.Tensor
-        ):
+        if not _is_tensor(result):
             yield result
             continue
         memory = memory_of(result)
         if memory in taken or memory.op in ("placeholder", "get_attr"):
-            with gm.graph.inserting_before(gm.graph.output_node()):
-                copy = gm.graph.call_function(torch.ops.aten.clone.default, (result,))
-            copy.meta["val"] = result.meta["val"]
-            yield copy
+            yield copy_for_output(result)
         else:
             taken.add(memory)
             yield result
+
+
+def _is_tensor(result: Any) -> bool:
+    is_node = isinstance(result, torch.fx.Node)
+    return is_node and isinstance(result.meta.get("val"), torch.Tensor)
+
+
+def copy_for_output(node: Node) -> Node:
+    """A copy of a tensor, made in front of its graph's output."""
+    with node.graph.inserting_before(node.graph.output_node()):
+        copy = node.graph.call_function(torch.ops.aten.clone.default, (node,))
+    copy.meta = {**node.meta}
+    return copy

@@ -56,7 +56,7 @@ def prepare(registration: Registration, site: CallSite) -> Tuning:
     rounds = _possible_rounds(contest, bounds)
     fallback, outputs = trace_fallback(site)
     standing = Standing(registration, site, rounds, contest.candidates)
-    tuning = Tuning(registration, site, outputs, table, size, bounds, standing)
+    tuning = Tuning(outputs, table, size, bounds, standing)
     trace_candidates(tuning)
     _agree_with_ranks(tuning, fallback)
     if not _times_may_decide():
@@ -129,9 +129,7 @@ def as_for(first: Tuning, site: CallSite) -> Tuning | None:
     """
     if site.exprs() == first.site.exprs() or not first.standing.traced:
         standing = dataclasses.replace(first.standing, site=site)
-        return dataclasses.replace(
-            first, site=site, standing=standing, first=first.source
-        )
+        return dataclasses.replace(first, standing=standing, first=first.source)
     try:
         fallback, outputs = trace_fallback(site)
         size = None if first.table is None else site.size_of(first.table.dim)
@@ -144,7 +142,6 @@ def as_for(first: Tuning, site: CallSite) -> Tuning | None:
     traced[FALLBACK_INDEX] = fallback
     return dataclasses.replace(
         first,
-        site=site,
         outputs=outputs,
         size=size,
         standing=dataclasses.replace(first.standing, site=site, traced=traced),

@@ -309,8 +309,9 @@ def _caller(
     What calls a candidate where it is measured first, while others are compiled.
 
     Its Triton kernels are launched with all their configs. Errors are ignored: they recur,
-    and are reported, when the candidate is timed. Nothing is called on a CPU, whose cores are the compilers',
-    nor what is to be called by all ranks in step or in another process before.
+    and are reported, when the candidate is timed. Nothing is called on a CPU, whose cores
+    are the compilers', nor what is to be called by all ranks in step or in another process
+    before.
 
     Args:
         inputs: filled with those at that place, before the first call.

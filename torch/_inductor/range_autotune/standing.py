@@ -42,7 +42,7 @@ class Round:
     Args:
         sizes: the range as it was registered.
         possible: those of its sizes that can occur.
-        candidates: indices into the contest's; the op itself is not among them.
+        candidates: indices of those registered for it; the op itself is not among them.
     """
 
     sizes: DimRange

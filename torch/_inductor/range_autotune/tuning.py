@@ -56,8 +56,6 @@ class Tuning:
         first: an equal call site, which is compiled and measured in this one's place.
     """
 
-    registration: Registration
-    site: CallSite
     outputs: Outputs
     table: RangeTable | None
     size: sympy.Expr | None
@@ -79,9 +77,19 @@ class Tuning:
         return self.first or self
 
     @property
+    def registration(self) -> Registration:
+        """What the candidates were registered by."""
+        return self.standing.registration
+
+    @property
+    def site(self) -> CallSite:
+        """Where the op, or its region, is called."""
+        return self.standing.site
+
+    @property
     def name(self) -> str:
         """The registration's, for logs."""
-        return self.registration.name
+        return self.standing.name
 
     @property
     def device(self) -> torch.device:
