@@ -1,6 +1,7 @@
 # Owner(s): ["module: inductor"]
 """Writes to inputs by the branch that computes what is written."""
 
+import contextlib
 import inspect
 import logging
 import math
@@ -22,6 +23,7 @@ from test_custom_op_fusion import (
 from torch._dynamo.utils import counters
 from torch._inductor.test_case import run_tests
 from torch._inductor.utils import run_and_get_cpp_code
+from torch._inductor.virtualized import V
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
@@ -35,7 +37,7 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune import regions, rounds
+from torch._inductor.range_autotune import deferred, regions, rounds
 from torch._inductor.range_autotune.inputs import TensorSpec
 from torch._inductor.range_autotune.node_kinds import REGION_WRITES
 from torch._inductor.range_autotune.region_writes import (
@@ -96,6 +98,20 @@ class Cache(torch.nn.Module):
     def forward(self, x, places):
         self.rows[places] = self.op(x).sin()
         return self.rows[:2] + x.amax()
+
+
+@contextlib.contextmanager
+def numbered_operations():
+    """The names of a graph's operations behind each choice that is made."""
+    found = []
+    resolve = deferred._Waiting.resolve
+
+    def note(waiting):
+        resolve(waiting)
+        found.append([op.get_operation_name() for op in V.graph.operations])
+
+    with mock.patch.object(deferred._Waiting, "resolve", note):
+        yield found
 
 
 class TestEmittedCode(FusionTestCase):
@@ -203,6 +219,26 @@ class TestEmittedCode(FusionTestCase):
         calls = kernel_calls(code)
         self.assertEqual([n for name, n in calls.items() if name != "call"], [1] * 4)
         self.assertEqual(calls["call"], 0)
+
+    @config.patch(combo_kernels=True)
+    def test_choices_behind_two_writes(self):
+        """A dispatch is one operation, however many it stands for: names stay unique."""
+        op = tuned_op()
+
+        def fn(x, keys, values):
+            h = op(x)
+            keys.copy_(h + 1)
+            values.copy_(h * 3)
+            y = op(x.cumsum(0))
+            return y, op(y.cumsum(0))
+
+        make = lambda n: (rows(n), rows(n) * 3, rows(n) * 4)  # noqa: E731
+        with numbered_operations() as numbers:
+            compiled, _ = self.compile(fn, *make(SIZES[0]))
+        self.check_values(compiled, fn, make)
+        self.assertEqual(len(numbers), 3)
+        for found in numbers:
+            self.assertEqual(found, [f"op{i}" for i in range(len(found))])
 
     @unittest.skipIf(not HAS_GPU, "CUDA graphs")
     def test_cuda_graphs_of_a_cache(self):
@@ -367,7 +403,10 @@ class TestWritesAndReads(FusionTestCase):
         def by_two_the_other_way(x):
             x[:, :-2].copy_((op(x) + 1)[:, 2:])
 
-        for fn in (by_one, by_two_the_other_way):
+        def turned_within_each_row(x):
+            x.copy_(op(x).view(-1, 2, 4).transpose(1, 2).reshape(-1, 8))
+
+        for fn in (by_one, by_two_the_other_way, turned_within_each_row):
             self.check_values(fn, lambda n: (rows(n),))
 
     def test_transposed(self):
@@ -384,7 +423,10 @@ class TestWritesAndReads(FusionTestCase):
         def read(x):
             x.copy_(op(x.T) + 1)
 
-        for fn in (written, read):
+        def turned_behind(x):
+            x.copy_(op(x).T + 1)
+
+        for fn in (written, read, turned_behind):
             self.check_values(fn, square)
 
 

@@ -108,13 +108,10 @@ class _Waiting:
             owned = _own_buffers(results, made, graph.buffers[buffers:])
         for buffer in graph.buffers[buffers:]:
             buffer.decide_layout()  # as at the end of lowering, which is over
-        new_operations, new_buffers = (
-            graph.operations[operations:],
-            graph.buffers[buffers:],
-        )
+        new_buffers = graph.buffers[buffers:]
         graph.operations[:] = _moved(graph.operations, operations, self.stand_ins)
         graph.buffers[:] = _moved(graph.buffers, buffers, self.stand_ins)
-        _rename_operations(new_operations, self.stand_ins)
+        _number_operations(graph)
         _rename_buffers([buffer for buffer, _ in owned], new_buffers, names)
         for stand_in, (_, view) in zip(made, owned):
             stand_in.view = view
@@ -245,18 +242,21 @@ def _starts_at_base(buffer: ir.Buffer, view: ir.ReinterpretView | None) -> bool:
     return view.get_layout().offset == 0 and view.get_dtype() == buffer.get_dtype()
 
 
-def _rename_operations(new: Sequence[ir.Operation], dead: Sequence[Any]) -> None:
-    """Keeps the numbers of operations contiguous: new ones take the names of the dead first."""
-    graph = V.graph
-    names = [op.get_operation_name() for op in (*dead, *new)]
-    renamed = dict(zip(names[len(dead) :], names))
-    for name in names:
-        del graph.name_to_op[name]
-    for operation in new:
-        operation.operation_name = renamed[operation.get_operation_name()]
-        graph.name_to_op[operation.operation_name] = operation
+def _number_operations(graph: GraphLowering) -> None:
+    """Names operations by their places, so that the next one to be made gets a new name."""
+    names = {
+        op.get_operation_name(): graph.qualify_name(f"op{place}")
+        for place, op in enumerate(graph.operations)
+    }
+    for operation, name in zip(graph.operations, names.values()):
+        operation.operation_name = name
+    graph.name_to_op = {op.get_operation_name(): op for op in graph.operations}
     for listed in graph.lists.values():
-        listed[:] = [renamed.get(name, name) for name in listed]
+        listed[:] = [names[name] for name in listed]
+    for known in (graph.low_precision_codegen_ops, graph.invoke_quant_ops):
+        now = [names[name] for name in known]
+        known.clear()
+        known.update(now)
 
 
 def _rename_buffers(
@@ -298,7 +298,6 @@ def _sets_of_names(graph: GraphLowering) -> list[Any]:
         graph.never_reuse_buffers,
         graph.unaligned_buffers,
         graph.no_fuse_buffer_names,
-        graph.invoke_quant_ops,
         boundaries(graph),
         *graph.additional_buffer_deps.values(),
         *graph.additional_star_deps.values(),
