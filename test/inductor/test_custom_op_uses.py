@@ -270,6 +270,39 @@ class TestSizesOfZeroAndNone(UsesTestCase):
         self.assertGreater(min(sizes), 0)
         self.assert_markers(compiled, {0: 1, 1: 1, 511: 1, 512: 2, 2047: 2, 2048: 0})
 
+    @parametrize("candidates", (1, 2))
+    def test_view_of_an_unbacked_size(self, candidates):
+        """Inductor guesses how it cuts a value that is in no buffer; of a buffer it need not."""
+        op = identity_op()
+        register(op, *[lambda x: x * 1, lambda x: x + 0][:candidates])
+
+        def fn(x):
+            return op(x).view(-1, 2).relu()
+
+        x = ramp(128, 4)
+        torch._dynamo.decorators.mark_unbacked(x, 0)
+        compiled = torch.compile(fn)
+        for size in (128, 5, 600):
+            x = ramp(size, 4)
+            self.assertEqual(compiled(x), fn(x))
+
+    @torch._dynamo.config.patch(capture_scalar_outputs=True)
+    def test_rows_of_a_cache_that_data_tell(self):
+        """What the position may be is checked nowhere."""
+        op = doubling_op()
+
+        def fn(x, cache, position):
+            start = position.item()
+            cache[start : start + x.shape[0]].copy_(op(x))
+            return cache.amax()
+
+        compiled = compile_at(fn, ramp(32, 4), ramp(700, 4), torch.tensor(3))
+        for size, start in ((32, 3), (5, 0), (600, 90)):
+            x, position = ramp(size, 4), torch.tensor(start)
+            cache, expected = ramp(700, 4), ramp(700, 4)
+            self.assertEqual(compiled(x, cache, position), fn(x, expected, position))
+            self.assertEqual(cache, expected)
+
     @torch._dynamo.config.patch(capture_scalar_outputs=True)
     def test_number_that_is_checked_against_a_size_outside(self):
         def scaled(x: torch.Tensor, n: int) -> torch.Tensor:
@@ -405,6 +438,9 @@ class TestSizesOfZeroAndNone(UsesTestCase):
         with made_up_times(best_by_range):
             compiled = compile_at(lambda x: first(x) + 1, ramp(128, 4))
         self.assert_markers(compiled, {2: 1, 511: 1, 512: 1})
+
+
+instantiate_parametrized_tests(TestSizesOfZeroAndNone)
 
 
 class Scaler:

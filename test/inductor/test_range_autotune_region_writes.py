@@ -315,9 +315,9 @@ class TestWritesAndReads(FusionTestCase):
     """What is written to may be what candidates read, return or are told to write to."""
 
     def check_values(self, fn, make):
-        for deferred in (True, False):
+        for waits in (True, False):
             torch._dynamo.reset()
-            with config.patch(defer_custom_op_choices=deferred):
+            with config.patch(defer_custom_op_choices=waits):
                 compiled, _ = self.compile(fn, *make(SIZES[0]))
             super().check_values(compiled, fn, make)
 

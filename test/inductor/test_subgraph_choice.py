@@ -452,6 +452,13 @@ class TestTrace(ChoiceTestCase):
         self.guard(self.s0 > 50)
         self.assertEqual(len(self.shape_env.guards), 1)
 
+    def test_symbols_of_a_trace_that_fails_are_not_pending(self):
+        pending = self.shape_env.create_unbacked_symint().node.expr
+        with self.assertRaises(_ShapeEnvGuardError), frozen_shapes():
+            self.shape_env.create_unbacked_symint()
+            self.shape_env.evaluate_expr(self.s0 > 50)
+        self.assertEqual(self.shape_env.pending_fresh_unbacked_symbols, [pending])
+
 
 class TestInline(ChoiceTestCase):
     def test_nodes_are_lowered_into_the_graph(self):
@@ -502,6 +509,17 @@ class TestRecordedGuards(ChoiceTestCase):
         with recorded_guards() as found:
             self.assertFalse(guard_or_false(unbacked == 7))
         self.assertEqual(found, [])
+
+    def test_what_is_to_be_asserted_of_data_dependent_symbols(self):
+        unbacked = self.shape_env.create_unbacked_symint().node.expr
+        expect = self.shape_env.guard_or_defer_runtime_assert
+        expect(unbacked >= 3, "why")
+        asserts = {**self.shape_env.deferred_runtime_asserts}
+        with recorded_guards() as found:
+            for expected in (unbacked >= 2, sympy.Eq(2 * unbacked, 6)):
+                self.shape_env.guard_or_defer_runtime_assert(expected, "why")
+        self.assertEqual(found, [sympy.Eq(2 * unbacked, 6)])
+        self.assertEqual(self.shape_env.deferred_runtime_asserts, asserts)
 
     def test_guards_are_added_again_behind(self):
         condition = self.s0 > 50

@@ -52,6 +52,7 @@ def frozen_shapes() -> Iterator[None]:
         if shape_env:
             stack.enter_context(shape_env.error_on_new_guards())
             stack.enter_context(_answering(shape_env))
+            stack.enter_context(_without_symbols_of_failures(shape_env))
         stack.enter_context(torch.no_grad())
         stack.enter_context(_guard_errors_not_logged())
         yield
@@ -67,29 +68,43 @@ def _answering(shape_env: ShapeEnv) -> Iterator[None]:
             return sympy.sympify(known)
         return type(shape_env).evaluate_expr(shape_env, expr, *args, **kwargs)
 
-    with _evaluating(shape_env, answer):
+    with _with_method(shape_env, "evaluate_expr", answer):
         yield
 
 
 @contextlib.contextmanager
-def _evaluating(
-    shape_env: ShapeEnv, evaluate: Callable[..., sympy.Basic]
+def _without_symbols_of_failures(shape_env: ShapeEnv) -> Iterator[None]:
+    """
+    Forgets what a trace that fails leaves of fresh symbols, sizes that depend on data: the
+    next one would be asked for the nodes that they are from.
+    """
+    before = [*shape_env.pending_fresh_unbacked_symbols]
+    try:
+        yield
+    except BaseException:
+        shape_env.pending_fresh_unbacked_symbols = before
+        raise
+
+
+@contextlib.contextmanager
+def _with_method(
+    shape_env: ShapeEnv, name: str, method: Callable[..., Any]
 ) -> Iterator[None]:
     """
-    With a function in the place of ``ShapeEnv.evaluate_expr``.
+    With a function in the place of a method of one shape environment.
 
     Maybe of another: where an implementation calls another autotuned op, what is traced or
     generated for that one's benchmarks asks for nothing of the outer one.
     """
-    outer = vars(shape_env).get("evaluate_expr")
-    shape_env.evaluate_expr = evaluate  # type: ignore[method-assign]  # for this block
+    outer = vars(shape_env).get(name)
+    setattr(shape_env, name, method)
     try:
         yield
     finally:
         if outer is None:
-            del shape_env.evaluate_expr
+            delattr(shape_env, name)
         else:
-            shape_env.evaluate_expr = outer  # type: ignore[method-assign]  # as it was
+            setattr(shape_env, name, outer)
 
 
 @contextlib.contextmanager
@@ -117,7 +132,8 @@ def recorded_guards() -> Iterator[list[sympy.Basic]]:
 
     Yields:
         Conditions on sizes under which the generated code is valid, in symbols of the
-        graph being compiled; filled while the block runs.
+        graph being compiled; filled while the block runs. Those on data-dependent sizes
+        are to be asserted when the code runs.
     """
     shape_env = V.graph.sizevars.shape_env
     found: list[sympy.Basic] = []
@@ -125,20 +141,38 @@ def recorded_guards() -> Iterator[list[sympy.Basic]]:
     def record(expr: sympy.Basic, *args: Any, **kwargs: Any) -> sympy.Basic:
         value = type(shape_env).evaluate_expr(shape_env, expr, *args, **kwargs)
         # Data-dependent symbols have no guards, only answers that hold for any value.
-        if (
-            expr.free_symbols <= shape_env.backed_var_to_val.keys()
-            and shape_env._maybe_evaluate_static(expr) is None
-            and holds(expr, shape_env) is None
-        ):
+        if _is_backed(expr, shape_env) and _is_open(expr, shape_env):
             found.append(_condition(expr, value))
         return value
 
+    def expect(expr: sympy.Basic, *args: Any, **kwargs: Any) -> bool:
+        real = type(shape_env).guard_or_defer_runtime_assert
+        value = real(shape_env, expr, *args, **kwargs)
+        if not _is_backed(expr, shape_env) and _is_open(expr, shape_env):
+            found.append(expr)
+        return value
+
     try:
-        with _evaluating(shape_env, record), shape_env.suppress_guards():
+        with (
+            _with_method(shape_env, "evaluate_expr", record),
+            _with_method(shape_env, "guard_or_defer_runtime_assert", expect),
+            shape_env.suppress_guards(),
+        ):
             yield found
     finally:
         # It would answer later callers from here, and not add the guards they need.
         type(shape_env).guard_or_defer_runtime_assert.cache_clear()
+
+
+def _is_backed(expr: sympy.Basic, shape_env: ShapeEnv) -> bool:
+    """Whether guards can be on it: no size in it depends on data."""
+    return expr.free_symbols <= shape_env.backed_var_to_val.keys()
+
+
+def _is_open(expr: sympy.Basic, shape_env: ShapeEnv) -> bool:
+    """Whether what is known of the sizes does not decide it."""
+    is_known = shape_env._maybe_evaluate_static(expr) is not None
+    return not is_known and holds(expr, shape_env) is None
 
 
 def _condition(expr: sympy.Basic, value: sympy.Basic) -> sympy.Basic:

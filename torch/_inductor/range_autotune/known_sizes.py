@@ -82,7 +82,10 @@ def emitting(known: KnownSize | None) -> Iterator[None]:
     with recorded_guards() as conditions, knowing(known):
         yield
     for condition in conditions:
-        _shape_env().evaluate_expr(condition)
+        if free_unbacked_symbols(condition):
+            _shape_env().guard_or_defer_runtime_assert(condition, "a candidate's code")
+        else:
+            _shape_env().evaluate_expr(condition)
 
 
 def _parts_of_multiple(size: sympy.Expr) -> tuple[sympy.Symbol, int, int] | None:
