@@ -28,6 +28,7 @@ from torch.testing._internal.common_utils import (
 )
 
 import torch
+from torch._inductor import config
 from torch._inductor.kernel.custom_op import CustomOpConfig
 from torch._inductor.range_autotune import content
 from torch._inductor.range_autotune.cache_key import fingerprint, registrations_key
@@ -897,9 +898,7 @@ class TestRegistrationsKey(OpTestCase):
             self.register(op, [CustomOpConfig(impl)])
 
         def key(op):
-            graph = torch.fx.Graph()
-            graph.call_function(op, (graph.placeholder("x"),))
-            return registrations_key(torch.fx.GraphModule({}, graph))
+            return registrations_key(graph_of(op))
 
         several = "torch._inductor.range_autotune.collectives.several_ranks"
         with mock.patch(several, lambda: True):
@@ -909,13 +908,55 @@ class TestRegistrationsKey(OpTestCase):
             key(self.ops[1])
         key(self.ops[0])
 
-    def test_a_model_compiles_without_the_caches(self):
-        state = (n for n in [1])
-        self.register(self.ops[0], [CustomOpConfig(lambda x: x + next(state))])
+    def test_a_graph_without_registered_ops_has_no_key(self):
+        """As it is given to Inductor; Dynamo's ops may come to call any."""
+        first, second = self.ops
+        self.register(first, [CustomOpConfig(torch.sin)])
+        key = registrations_key()
+        self.assertEqual(registrations_key(graph_of(second), True), "")
+        self.assertEqual(registrations_key(graph_of(second)), key)
+        for callables in (
+            [first],
+            [first.overloadpacket],
+            [torch.ops.higher_order.with_effects, first],
+        ):
+            self.assertEqual(registrations_key(graph_of(*callables), True), key)
+        inner = torch.fx.Graph()
+        inner.call_module("branch")
+        nested = torch.fx.GraphModule({"branch": graph_of(first)}, inner)
+        self.assertEqual(registrations_key(nested, True), key)
+
+    def test_what_passes_may_put_into_a_graph_counts(self):
+        first, second = self.ops
+        self.register(first, [CustomOpConfig(torch.sin)])
+        with config.patch(post_grad_custom_post_pass=lambda graph: None):
+            self.assertNotEqual(registrations_key(graph_of(second), True), "")
+        self.register(torch.ops.aten.mm.default, [CustomOpConfig(torch.sin)])
+        self.assertNotEqual(registrations_key(graph_of(second), True), "")
+
+    def test_models_without_a_cache(self):
+        """Where something cannot be hashed, those that do not call it have that of graphs."""
+
+        @torch.library.custom_op("range_autotune_cache_key::one", mutates_args=())
+        def op(x: torch.Tensor) -> torch.Tensor:
+            return x.clone()
+
+        op.register_fake(torch.empty_like)
+        state = (n for n in [0])
+        self.register(op, [CustomOpConfig(lambda x: x + next(state))])
         x = torch.ones(8, 8)
-        self.assertEqual(torch.compile(lambda x: x @ x)(x), x @ x)
-        self.assertEqual(counters["aot_autograd"]["autograd_cache_bypass"], 1)
-        self.assertEqual(counters["inductor"]["fxgraph_cache_hit"], 0)
+        for fn, misses in ((lambda x: x @ x, 1), (lambda x: op(x @ x), 0)):
+            counters.clear()
+            self.assertEqual(torch.compile(fn)(x), fn(x))
+            self.assertEqual(counters["aot_autograd"]["autograd_cache_bypass"], 1)
+            self.assertEqual(counters["inductor"]["fxgraph_cache_miss"], misses)
+
+
+def graph_of(target, *others):
+    """A graph of one call."""
+    graph = torch.fx.Graph()
+    graph.call_function(target, (*others, graph.placeholder("x")))
+    return torch.fx.GraphModule({}, graph)
 
 
 FACTORS = [2.0]

@@ -9,33 +9,44 @@ called eagerly its own code counts, for it competes, too.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 from typing import Any, TYPE_CHECKING
 
 from torch._library.custom_ops import OPDEFS
 
-import torch
-
+from .. import config
 from .body_state import may_be_traced
+from .candidates import NAMESPACES_OF_TORCH
 from .content import content_digest, digest, own_code, Unhashable
+from .control_flow import all_nodes
 from .op_bodies import written_bodies
 from .stale_code import registrations_in_force
 
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import torch
+
     from .registration import Registration
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
 
-def registrations_key(gm: torch.fx.GraphModule | None = None) -> str:
+def registrations_key(
+    gm: torch.fx.GraphModule | None = None, is_lowered: bool = False
+) -> str:
     """
     A digest of all registrations that the compilation under way goes by.
 
-    All count, not only those of ops in the graph: an implementation may call any op.
+    All count, not only those of ops in the graph: an implementation may call any op. None
+    does, and the digest is empty, where lowering will not come upon any such op.
 
     Args:
         gm: the graph that is to be cached, if there is one.
+        is_lowered: whether it is what Inductor is given, and not what Dynamo has traced,
+            whose ops may come to call others.
 
     Raises:
         BypassFxGraphCache: where the graph must not be cached: a registration cannot be
@@ -45,11 +56,15 @@ def registrations_key(gm: torch.fx.GraphModule | None = None) -> str:
     from ..codecache import BypassFxGraphCache
     from .collectives import several_ranks
 
+    in_force = [of_op for _, of_op in sorted(registrations_in_force().items())]
+    called = set() if gm is None else _called(gm)
+    if is_lowered and not _may_come_upon(in_force, called):
+        return ""
     parts = []
-    called = _called(gm) if gm is not None and several_ranks() else ()
-    for _, registration in sorted(registrations_in_force().items()):
+    for registration in in_force:
         if (
-            registration.op.overloadpacket in called
+            several_ranks()
+            and registration.op.overloadpacket in called
             and registration.mentions_collective
         ):
             raise BypassFxGraphCache(f"all ranks decide on {registration.op}")
@@ -64,13 +79,29 @@ def registrations_key(gm: torch.fx.GraphModule | None = None) -> str:
 
 def _called(gm: torch.fx.GraphModule) -> set[Any]:
     """The ops, whatever their overload, that a graph or one inside it calls."""
-    targets = {
-        node.target
-        for module in gm.modules()
-        if isinstance(module, torch.fx.GraphModule)
-        for node in module.graph.nodes
+    callables = itertools.chain.from_iterable(
+        (node.target, *node.args)  # a higher-order op is given others
+        for node in all_nodes(gm)
+    )
+    return {
+        getattr(found, "overloadpacket", found)
+        for found in callables
+        if callable(found)
     }
-    return {getattr(target, "overloadpacket", target) for target in targets}
+
+
+def _may_come_upon(registered: Iterable[Registration], called: set[Any]) -> bool:
+    """
+    Whether lowering a graph that calls such ops may come to one that is registered: passes
+    put others into it, Inductor's those of torch.
+    """
+    by_passes = config.post_grad_custom_pre_pass or config.post_grad_custom_post_pass
+    return any(
+        by_passes
+        or of_op.op.overloadpacket in called
+        or of_op.op.namespace in NAMESPACES_OF_TORCH
+        for of_op in registered
+    )
 
 
 def fingerprint(registration: Registration) -> str:

@@ -83,7 +83,7 @@ PERSISTENT = "persistent"
 AS_WRITTEN_PERSISTENT = f"{AS_WRITTEN}, {PERSISTENT}"
 _KINDS = (APART, AS_WRITTEN, PERSISTENT, AS_WRITTEN_PERSISTENT)
 # Their ops are lowered to generated code or to calls that cost little on the host.
-_NAMESPACES_OF_TORCH = (
+NAMESPACES_OF_TORCH = (
     "aten",
     "prims",
     "inductor",
@@ -154,7 +154,7 @@ class TracedCandidate:
             node.meta.get("should_fallback")
             or (
                 isinstance(node.target, torch._ops.OpOverload)
-                and node.target.namespace not in _NAMESPACES_OF_TORCH
+                and node.target.namespace not in NAMESPACES_OF_TORCH
             )
             for node in all_nodes(self.graph)
         )
