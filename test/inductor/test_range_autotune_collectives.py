@@ -35,7 +35,7 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune import collectives
+from torch._inductor.range_autotune import collectives, in_step, ranks
 from torch._inductor.range_autotune.numerics import NotCompared
 from torch._inductor.range_autotune.times import Failure, Timing
 
@@ -51,6 +51,16 @@ def graph_calling(target, *args):
     return torch.fx.GraphModule({}, graph)
 
 
+@contextlib.contextmanager
+def gathering(gather):
+    """With an exchange between ranks in the place of the real one."""
+    with (
+        mock.patch.object(ranks, "gather", gather),
+        mock.patch.object(in_step, "gather", gather),
+    ):
+        yield
+
+
 class Group:
     """Stands for a default group of ranks."""
 
@@ -61,7 +71,7 @@ class TestAgreement(TestCase):
         self.enterContext(mock.patch.dict(user_lowerings))
 
     def gathered(self, *values):
-        return mock.patch.object(collectives, "_gather", lambda *_: list(values))
+        return gathering(lambda *_: list(values))
 
     def test_detection(self):
         plain = graph_calling(operator.neg)
@@ -77,7 +87,7 @@ class TestAgreement(TestCase):
         groups = {"tp": (2, 3), "pp": (1, 3)}
         with (
             mock.patch.object(collectives, "_members", groups.get),
-            mock.patch.object(collectives.dist, "get_world_size", lambda: 4),
+            mock.patch.object(dist, "get_world_size", lambda: 4),
         ):
             self.assertEqual(collectives.ranks_of([tp, tp]), (2, 3))
             self.assertEqual(collectives.ranks_of([tp, pp]), (0, 1, 2, 3))
@@ -90,7 +100,7 @@ class TestAgreement(TestCase):
             self.ranks_in_threads(store) as as_rank,
             self.assertRaisesRegex(RuntimeError, r"Ranks \[1\] do not take part"),
         ):
-            as_rank(0, Group(), lambda: collectives._gather("mine", (0, 1)))
+            as_rank(0, Group(), lambda: ranks.gather("mine", (0, 1)))
 
     @contextlib.contextmanager
     def ranks_in_threads(self, store):
@@ -99,7 +109,7 @@ class TestAgreement(TestCase):
         store, whatever the group is.
         """
         here = threading.local()
-        c10d_module = collectives.dist.distributed_c10d
+        c10d_module = dist.distributed_c10d
 
         def as_rank(rank, group, call):
             here.rank, here.group = rank, group
@@ -108,7 +118,7 @@ class TestAgreement(TestCase):
         with (
             mock.patch.object(c10d_module, "_get_default_store", lambda: store),
             mock.patch.object(c10d_module, "_get_default_group", lambda: here.group),
-            mock.patch.object(collectives.dist, "get_rank", lambda: here.rank),
+            mock.patch.object(dist, "get_rank", lambda: here.rank),
         ):
             yield as_rank
 
@@ -134,7 +144,7 @@ class TestAgreement(TestCase):
         both = threading.Barrier(2)
 
         def run():
-            called.append(collectives.dist.get_rank())
+            called.append(dist.get_rank())
             both.wait(timeout=5)
             fail()
 
@@ -151,7 +161,7 @@ class TestAgreement(TestCase):
 
             def take_part(rank, group, values):
                 def exchange():
-                    return [collectives._gather(value, (0, 1)) for value in values]
+                    return [ranks.gather(value, (0, 1)) for value in values]
 
                 return as_rank(rank, group, exchange)
 
@@ -164,8 +174,8 @@ class TestAgreement(TestCase):
         stores = []
 
         def exchange():
-            stores.append(collectives.dist.distributed_c10d._get_default_store())
-            return [collectives._gather(n, (0, 1)) for n in range(20)]
+            stores.append(dist.distributed_c10d._get_default_store())
+            return [ranks.gather(n, (0, 1)) for n in range(20)]
 
         self.assertEqual(self.on_two_ranks(exchange)[0], [[n, n] for n in range(20)])
         # One of each rank, and how many there are.
@@ -173,7 +183,7 @@ class TestAgreement(TestCase):
 
     def test_only_what_every_rank_has(self):
         with self.gathered([0, 1, 2], [-1, 1, 2], [2, 1]):
-            self.assertEqual(collectives.common_to_all_ranks([0], (0, 1, 2)), [1, 2])
+            self.assertEqual(ranks.common_to_all_ranks([0], (0, 1, 2)), [1, 2])
 
     def test_what_one_rank_has_against_a_candidate_all_have(self):
         no_memory = NotCompared("no memory")
@@ -181,7 +191,7 @@ class TestAgreement(TestCase):
         others = {0: None, 1: "wrong", 2: no_memory, 3: "differs"}
         with self.gathered(mine, others, {**others, 1: "broken"}):
             self.assertEqual(
-                collectives.common_comparisons(mine, (4, 5, 6)),
+                ranks.common_comparisons(mine, (4, 5, 6)),
                 {
                     0: None,
                     1: "on rank 5: wrong",
@@ -193,60 +203,60 @@ class TestAgreement(TestCase):
     def test_what_not_all_ranks_know_is_not_known(self):
         for known in ((None, [1]), ([1], None), (None, None)):
             with self.gathered(*known):
-                self.assertIsNone(collectives.known_to_all_ranks([1], (0, 1)))
+                self.assertIsNone(ranks.known_to_all_ranks([1], (0, 1)))
         with self.gathered([1], [2]):
-            self.assertEqual(collectives.known_to_all_ranks([2], (0, 1)), [1])
+            self.assertEqual(ranks.known_to_all_ranks([2], (0, 1)), [1])
 
     def test_topology(self):
-        exchanges = collectives._Exchanges("prefix")
+        exchanges = ranks._Exchanges("prefix")
         with (
             self.gathered("a", "b", "a", "b"),
-            mock.patch.object(collectives, "_exchanges_of", lambda ranks: exchanges),
+            mock.patch.object(ranks, "_exchanges_of", lambda ranks: exchanges),
         ):
-            self.assertEqual(collectives.topology((4, 5, 6, 7)), (4, 5, 4, 5))
-        with mock.patch.object(collectives, "_exchanges_of", lambda ranks: exchanges):
-            self.assertEqual(collectives.topology((4, 5, 6, 7)), (4, 5, 4, 5))
+            self.assertEqual(ranks.topology((4, 5, 6, 7)), (4, 5, 4, 5))
+        with mock.patch.object(ranks, "_exchanges_of", lambda ranks: exchanges):
+            self.assertEqual(ranks.topology((4, 5, 6, 7)), (4, 5, 4, 5))
 
     def test_the_first_rank_decides_what_ranks_see_in_different_ways(self):
         with self.gathered(128, 4):
-            self.assertEqual(collectives.as_on_first_rank(4, (0, 1)), 128)
+            self.assertEqual(ranks.as_on_first_rank(4, (0, 1)), 128)
 
     def test_the_slowest_rank_counts(self):
-        calls = [collectives._Call(*ms) for ms in ((1.0, 0.5), (3.0, 0.1), (2.0, 0.2))]
+        calls = [in_step._Call(*ms) for ms in ((1.0, 0.5), (3.0, 0.1), (2.0, 0.2))]
         with self.gathered(*calls):
-            agreed = collectives._agreed(calls[0], (0, 1, 2))
-        self.assertEqual(agreed, collectives._Call(3.0, 0.5))
+            agreed = in_step._agreed(calls[0], (0, 1, 2))
+        self.assertEqual(agreed, in_step._Call(3.0, 0.5))
 
     def test_a_failure_on_one_rank_is_one_on_all(self):
-        call = collectives._Call(1.0, 0.5)
+        call = in_step._Call(1.0, 0.5)
         with self.gathered(call, Failure("broken"), call):
-            agreed = collectives._agreed(call, (4, 5, 6))
+            agreed = in_step._agreed(call, (4, 5, 6))
         self.assertEqual(agreed, Failure("on rank 5: broken"))
 
     def test_what_may_pass_on_one_rank_may_pass_on_all(self):
         full = Failure("no memory", may_pass=True)
         with self.gathered(full):
-            agreed = collectives._agreed(full, (4,))
+            agreed = in_step._agreed(full, (4,))
         self.assertEqual(agreed, Failure("on rank 4: no memory", may_pass=True))
 
     def test_a_sample_takes_as_long_as_on_its_slowest_rank(self):
-        ranks = [{0: [1.0, 5.0, 2.0], 1: [7.0]}, {0: [4.0, 2.0], 1: Failure("broken")}]
+        first = {0: [1.0, 5.0, 2.0], 1: [7.0]}
+        second = {0: [4.0, 2.0], 1: Failure("broken")}
         self.assertEqual(
-            collectives._merged(ranks),
+            in_step._merged([first, second]),
             {0: Timing(4.0, 0.25), 1: Failure("broken")},
         )
 
     def test_a_rank_without_a_sample(self):
-        ranks = [{0: [1.0]}, {0: []}]
-        self.assertEqual(collectives._merged(ranks), {})
+        self.assertEqual(in_step._merged([{0: [1.0]}, {0: []}]), {})
 
     def test_samples_end_with_the_first_failure(self):
         def broken():
             raise RuntimeError("broken")
 
         runners = {0: lambda: None, 1: broken, 2: lambda: None}
-        samplers = dict.fromkeys(runners, collectives._sample_on_cpu)
-        samples = collectives._take_samples(runners, samplers, 3, 2)
+        samplers = dict.fromkeys(runners, in_step._sample_on_cpu)
+        samples = in_step._take_samples(runners, samplers, 3, 2)
         self.assertEqual(len(samples[0]), 1)
         self.assertEqual(samples[1], Failure("RuntimeError: broken"))
         self.assertEqual(samples[2], [])
@@ -255,21 +265,21 @@ class TestAgreement(TestCase):
         made_up = MadeUpTime()
         cpu = torch.device("cpu")
         with (
-            mock.patch.object(collectives, "time", made_up),
-            mock.patch.object(collectives, "_gather", lambda value, ranks: [value]),
+            mock.patch.object(in_step, "time", made_up),
+            gathering(lambda value, ranks: [value]),
         ):
             run = made_up.runner(0, 1.0, 1.0, 50.0, 1.0)
-            self.assertAlmostEqual(collectives._sample_on_cpu(run, 3), 1.0)
+            self.assertAlmostEqual(in_step._sample_on_cpu(run, 3), 1.0)
             run = made_up.runner(1, 9.0, 50.0, 2.0, 3.0)
-            call = collectives._first_calls_of(run, cpu, (0,))
+            call = in_step._first_calls_of(run, cpu, (0,))
             self.assertAlmostEqual(call.ms, 2.0)
             self.assertAlmostEqual(call.launch_ms, 2.0)
 
     def test_a_slow_launch_hides_behind_more_flushes(self):
-        flushes = [collectives._flushes_to_hide(ms) for ms in (0.0, 0.02, 0.2, 9.0)]
+        flushes = [in_step._flushes_to_hide(ms) for ms in (0.0, 0.02, 0.2, 9.0)]
         self.assertEqual(flushes, [3, 3, 7, 16])
 
-    def in_step(self, *ms):
+    def timed(self, *ms):
         """For how many flushes there were samples, and the times: 1 ms if sampled."""
         made_up = MadeUpTime()
         runners = {index: made_up.runner(index, each) for index, each in enumerate(ms)}
@@ -280,15 +290,15 @@ class TestAgreement(TestCase):
             return lambda run, calls: 1.0
 
         with (
-            mock.patch.object(collectives, "time", made_up),
-            mock.patch.object(collectives, "_gather", lambda value, ranks: [value]),
-            mock.patch.object(collectives, "_sampler", sampler),
+            mock.patch.object(in_step, "time", made_up),
+            gathering(lambda value, ranks: [value]),
+            mock.patch.object(in_step, "_sampler", sampler),
         ):
-            times = collectives.time_in_step(runners, torch.device("cpu"), (0,))
+            times = in_step.time_in_step(runners, torch.device("cpu"), (0,))
         return given, times
 
     def test_the_slowest_launch_counts_and_a_hopeless_one_is_not_sampled(self):
-        given, times = self.in_step(0.1, 0.2, 9.0)
+        given, times = self.timed(0.1, 0.2, 9.0)
         self.assertEqual({*given}, {7})  # for 0.2 ms
         self.assertEqual([times[0], times[1]], [Timing(1.0), Timing(1.0)])
         self.assertAlmostEqual(times[2].ms, 9.0)
@@ -296,25 +306,25 @@ class TestAgreement(TestCase):
     @parametrize("device", ("cpu", "cuda"))
     def test_where_a_rank_lacks_memory_for_the_timer_nobody_is_called(self, device):
         def full_on_rank_1(*_):
-            if collectives.dist.get_rank() == 1:
+            if dist.get_rank() == 1:
                 raise torch.OutOfMemoryError("full")
 
         called = []
         runners = {i: self.in_a_collective(called) for i in range(2)}
         makes = {"cpu": "keep_heap", "cuda": "make_flush_buffer"}[device]
-        with mock.patch.object(collectives, makes, full_on_rank_1):
+        with mock.patch.object(in_step, makes, full_on_rank_1):
             of_ranks = self.on_two_ranks(
-                lambda: collectives.time_in_step(runners, torch.device(device), (0, 1))
+                lambda: in_step.time_in_step(runners, torch.device(device), (0, 1))
             )
         reason = "on rank 1: out of memory: OutOfMemoryError: full"
         failure = Failure(reason, may_pass=True)
         self.assertEqual(of_ranks, [{0: failure, 1: failure}] * 2)
         self.assertEqual(called, [])
 
-    @parametrize("in_step", ("call_in_step", "time_in_step"))
-    def test_who_fails_on_one_rank_leaves_none_in_a_collective(self, in_step):
+    @parametrize("calls_in_step", ("call_in_step", "time_in_step"))
+    def test_who_fails_on_one_rank_leaves_none_in_a_collective(self, calls_in_step):
         def fail_on_rank_1():
-            if collectives.dist.get_rank() == 1:
+            if dist.get_rank() == 1:
                 raise torch.OutOfMemoryError("full")
 
         calls = [], []
@@ -324,7 +334,9 @@ class TestAgreement(TestCase):
         }
         start = time.monotonic()
         of_ranks = self.on_two_ranks(
-            lambda: getattr(collectives, in_step)(runners, torch.device("cpu"), (0, 1))
+            lambda: getattr(in_step, calls_in_step)(
+                runners, torch.device("cpu"), (0, 1)
+            )
         )
         self.assertLess(time.monotonic() - start, 5, "a rank has waited in vain")
         reason = "on rank 1: out of memory: OutOfMemoryError: full"
@@ -335,7 +347,7 @@ class TestAgreement(TestCase):
         self.assertEqual(calls[1].count(0), calls[1].count(1))
 
     def test_a_short_call_is_sampled_however_long_its_launch_took(self):
-        _, times = self.in_step(0.1, 4.5)
+        _, times = self.timed(0.1, 4.5)
         self.assertEqual(times, {0: Timing(1.0), 1: Timing(1.0)})
 
     def test_who_calls_python_is_charged_the_host_s_time(self):
@@ -344,10 +356,10 @@ class TestAgreement(TestCase):
 
         runners = dict.fromkeys((0, 1), lambda: None)
         with (
-            mock.patch.object(collectives, "_gather", lambda value, ranks: [value]),
-            mock.patch.object(collectives, "_sampler", sampler),
+            gathering(lambda value, ranks: [value]),
+            mock.patch.object(in_step, "_sampler", sampler),
         ):
-            times = collectives.time_in_step(
+            times = in_step.time_in_step(
                 runners, torch.device("cpu"), (0,), calling_python=[1]
             )
         self.assertEqual(times, {0: Timing(1.0), 1: Timing(3.0)})
@@ -359,14 +371,12 @@ class TestAgreement(TestCase):
             return lambda run, calls: (run(), 1.0)[1]
 
         with (
-            mock.patch.object(collectives, "_gather", lambda value, ranks: [value]),
-            mock.patch.object(collectives, "_sampler", sampler),
+            gathering(lambda value, ranks: [value]),
+            mock.patch.object(in_step, "_sampler", sampler),
         ):
             runners = {i: lambda i=i: log.append(i) for i in range(2)}
             restore = lambda: log.append("restored")  # noqa: E731
-            collectives.time_in_step(
-                runners, torch.device("cpu"), (0,), restore=restore
-            )
+            in_step.time_in_step(runners, torch.device("cpu"), (0,), restore=restore)
         sampled = log[log.index("restored") :]
         self.assertEqual(sampled, ["restored", 0, "restored", 1] * (len(sampled) // 4))
 
@@ -420,7 +430,7 @@ class TestAgreement(TestCase):
         logger = "torch._inductor.kernel.custom_op"
         with (
             self.assertLogs(logger, logging.WARNING) as logs,
-            mock.patch.object(collectives.dist, "is_initialized", lambda: False),
+            mock.patch.object(dist, "is_initialized", lambda: False),
             mock.patch(
                 "torch._inductor.range_autotune.compiling.generate_module"
             ) as generate,
@@ -510,7 +520,7 @@ def made_up_times(*tables):
     Args:
         tables: for each range, ms by rank and candidate.
     """
-    take_samples = collectives._take_samples
+    take_samples = in_step._take_samples
 
     def made_up_samples(runners, samplers, rounds, calls):
         rows = next(iter(runners.values()))()[0].shape[0]
@@ -522,8 +532,8 @@ def made_up_times(*tables):
         }
 
     with (
-        mock.patch.object(collectives, "_take_samples", made_up_samples),
-        mock.patch.object(collectives, "_HOPELESS", math.inf),
+        mock.patch.object(in_step, "_take_samples", made_up_samples),
+        mock.patch.object(in_step, "_HOPELESS", math.inf),
         torch._inductor.config.patch(collective_benchmark_nruns=10),
     ):
         yield
@@ -563,7 +573,7 @@ def contradicting_times(rank):
 
 def slow_rank(rank):
     """One rank comes to its first measurement much later than the other."""
-    first_calls = collectives._first_calls
+    first_calls = in_step._first_calls
     waited = []
 
     def slow_first_calls(*args):
@@ -574,7 +584,7 @@ def slow_rank(rank):
     below, above = {0: 1.0, 1: 2.0}, {0: 2.0, 1: 1.0}
     with (
         made_up_times((below, below), (above, above)),
-        mock.patch.object(collectives, "_first_calls", slow_first_calls),
+        mock.patch.object(in_step, "_first_calls", slow_first_calls),
     ):
         return compiled_results([in_two_steps, gathered], rank)
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from .collectives import as_on_first_rank
 from .ranges import DimRange, representative_sizes
+from .ranks import as_on_first_rank
 from .size_points import hint_point, point_for_size, SizePoint
 
 

@@ -17,15 +17,10 @@ from .candidates import (
     trace_fallback,
     TracedCandidate,
 )
-from .collectives import (
-    can_measure,
-    common_to_all_ranks,
-    has_collective,
-    ranks_of,
-    topology,
-)
+from .collectives import can_measure, has_collective, ranks_of
 from .config_ranges import Winner
 from .ranges import ANY_SIZE, DimRange, fill_gaps, merge_neighbours, Segment
+from .ranks import common_to_all_ranks, topology
 from .registration import Contest, make_contest, Registration
 from .size_points import size_bounds
 from .standing import LEFT_OUT_ELSEWHERE, Round, Standing

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from ..runtime.runtime_utils import next_power_of_2
 from .candidates import FALLBACK_INDEX
-from .collectives import known_to_all_ranks
 from .conclusions import choose_kernel_configs, conclude, learn
 from .inputs import have_memory
 from .places import in_order, points_of_rounds
+from .ranks import known_to_all_ranks
 from .size_points import hint_point, SizePoint
 from .timing_cache import (
     Entry,

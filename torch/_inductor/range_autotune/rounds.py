@@ -8,12 +8,6 @@ from typing import Any, TYPE_CHECKING
 from .. import config
 from . import compiling
 from .candidates import call_of_candidate, FALLBACK, FALLBACK_INDEX, one_line
-from .collectives import (
-    call_in_step,
-    common_comparisons,
-    common_to_all_ranks,
-    time_in_step,
-)
 from .conclusions import (
     choose_kernel_configs,
     conclude,
@@ -22,6 +16,7 @@ from .conclusions import (
     reject_failures,
 )
 from .config_ranges import ConfigRecord
+from .in_step import call_in_step, time_in_step
 from .inputs import make_inputs
 from .integer_division import check_divisors
 from .kernel_configs import ConfigSearch
@@ -29,6 +24,7 @@ from .limits import call_within, is_out_of_memory, time_limit_s
 from .measure import call_once, synchronize, time_candidates
 from .numerics import find_mismatch, NotCompared
 from .places import in_order, points_of_rounds, spread
+from .ranks import common_comparisons, common_to_all_ranks
 from .recall import may_have_kernel_configs, remember, remember_records
 from .second_opinion import find_mismatch_of_ops
 from .size_points import may_hold, SizePoint, values_of
