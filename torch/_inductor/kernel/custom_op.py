@@ -21,22 +21,26 @@ import torch
 from torch._inductor import ir
 from torch._inductor.range_autotune.call_site import CallSite
 from torch._inductor.range_autotune.configs import CustomOpConfig, CustomOpRangeConfig
-from torch._inductor.range_autotune.registration import (
-    Candidate,
+from torch._inductor.range_autotune.parsing import (
     check_input_gen_fns,
     check_not_mutating,
     check_numerics_check,
     check_representative_sizes,
     check_switch,
-    Contest,
-    is_tensor_argument,
     make_contest,
     parse_split,
-    Registration,
-    TuningOptions,
     warn_if_decomposed,
 )
-from torch._inductor.range_autotune.signatures import implementation_name
+from torch._inductor.range_autotune.registration import (
+    Candidate,
+    Contest,
+    Registration,
+    TuningOptions,
+)
+from torch._inductor.range_autotune.signatures import (
+    implementation_name,
+    is_tensor_argument,
+)
 from torch._inductor.range_autotune.stale_code import install, registration_of
 
 

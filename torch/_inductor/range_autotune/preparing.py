@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -19,14 +20,17 @@ from .candidates import (
 )
 from .collectives import can_measure, has_collective, ranks_of
 from .config_ranges import Winner
+from .parsing import make_contest
 from .ranges import ANY_SIZE, DimRange, fill_gaps, merge_neighbours, Segment
 from .ranks import common_to_all_ranks, topology
-from .registration import Contest, make_contest, Registration
 from .size_points import size_bounds
 from .standing import LEFT_OUT_ELSEWHERE, Round, Standing
 from .tracing import add_plain_lowering, add_variants, trace_candidates
 from .tuning import Tuning
 
+
+if TYPE_CHECKING:
+    from .registration import Contest, Registration
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
