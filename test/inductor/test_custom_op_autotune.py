@@ -37,7 +37,7 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune import rounds
+from torch._inductor.range_autotune import calls, rounds
 from torch._inductor.range_autotune.candidates import PLAIN_INDEX
 from torch._inductor.range_autotune.times import Failure, failure_of, Timing
 
@@ -1101,7 +1101,7 @@ class TestFailingCandidates(AutotuneTestCase):
         table = CustomOpRangeConfig("x", 0, RANGES, [plus(1)])
         for tried in (try_in_process, None):  # the second knows it from the first
             with (
-                mock.patch.object(rounds, "try_in_process", tried),
+                mock.patch.object(calls, "try_in_process", tried),
                 config.patch(autotune_in_subproc=True),
             ):
                 compiled = self.compile_anew(op, [table], 128)

@@ -39,7 +39,7 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune import rounds
+from torch._inductor.range_autotune import calls, rounds
 from torch._inductor.range_autotune.times import Timing
 
 
@@ -637,13 +637,13 @@ class MadeUpTimes:
         self.case = case
         # Call sites that are measured, with the candidates that are not left out.
         self._measured: list[tuple[Any, set[int]]] = []
-        self._make_inputs = rounds.make_inputs
+        self._make_inputs = calls.make_inputs
         self._size: int | None = None
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
         with (
-            mock.patch.object(rounds, "make_inputs", self.make_inputs),
+            mock.patch.object(calls, "make_inputs", self.make_inputs),
             mock.patch.object(rounds, "time_candidates", self.time_candidates),
         ):
             yield

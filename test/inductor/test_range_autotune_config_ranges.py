@@ -15,6 +15,7 @@ import torch
 from torch._inductor import config
 from torch._inductor.kernel.custom_op import CustomOpRangeConfig
 from torch._inductor.range_autotune import (
+    config_calls,
     config_ranges,
     dispatch,
     recall,
@@ -288,7 +289,7 @@ class TestEmitted(OpTestCase):
                 ConfigSearch, **{n: lambda *_, v=v: v for n, v in search.items()}
             ),
             mock.patch.object(
-                rounds, "_config_times", lambda *args: kernels.at(args[-1].size)
+                config_calls, "_config_times", lambda *args: kernels.at(args[-1].size)
             ),
             mock.patch.object(
                 dispatch, "tag", lambda _, patches: tagged.append(patches.get(PATCH))
@@ -312,7 +313,7 @@ class TestEmitted(OpTestCase):
         self.assertEqual(self.compile(times), (tagged, []))
 
     def test_what_is_known_without_configs_is_measured_again(self):
-        with mock.patch.object(rounds, "remember_records"):
+        with mock.patch.object(config_calls, "remember_records"):
             first, _ = self.compile(large_from(50, 0.1))
         again, measured = self.compile(large_from(200, 0.1))
         self.assertEqual((len(first), measured), (3, [2, 50, 98]))

@@ -28,7 +28,7 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune import compiling, deferred, lowering, rounds
+from torch._inductor.range_autotune import calls, compiling, deferred, lowering, rounds
 from torch._inductor.range_autotune.times import Timing
 
 
@@ -586,7 +586,7 @@ class TestMemory(DeferredTestCase):
         self.assertEqual([ref() for ref in seen if ref() is not None], [])
 
     def test_inputs_of_one_size_at_a_time(self):
-        make_inputs, seen = rounds.make_inputs, []
+        make_inputs, seen = calls.make_inputs, []
 
         def spy(*args):
             alive = [ref for ref in seen if ref() is not None]
@@ -595,7 +595,7 @@ class TestMemory(DeferredTestCase):
             seen.extend(weakref.ref(x) for x in inputs)
             return inputs
 
-        with mock.patch.object(rounds, "make_inputs", spy):
+        with mock.patch.object(calls, "make_inputs", spy):
             self.tune(seen)
 
     def tune_watching(self, module, name, parts):

@@ -20,7 +20,7 @@ from torch._inductor.kernel.custom_op import (
     CustomOpConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune import rounds
+from torch._inductor.range_autotune import comparing
 from torch._inductor.range_autotune.numerics import (
     allowed_difference,
     find_mismatch,
@@ -186,7 +186,7 @@ class TestCheck(TestCase):
                 raise MemoryError("too large")
             return find_mismatch(actual, expected)
 
-        return mock.patch.object(rounds, "find_mismatch", find)
+        return mock.patch.object(comparing, "find_mismatch", find)
 
     @parametrize("check", ("drop", "warn"))
     def test_what_is_never_compared_has_not_passed(self, check):

@@ -29,7 +29,7 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune import rounds
+from torch._inductor.range_autotune import calls
 
 
 TABLE_ROWS = 50
@@ -234,7 +234,7 @@ class TestMeasured(FusionTestCase):
     def measured_with(self, fn, *args):
         """The integers that candidates are called with, by the size that they are called at."""
         found = {}
-        make_inputs = rounds.make_inputs
+        make_inputs = calls.make_inputs
 
         def spy(site, point, *rest):
             made = make_inputs(site, point, *rest)
@@ -243,7 +243,7 @@ class TestMeasured(FusionTestCase):
             ]
             return made
 
-        with mock.patch.object(rounds, "make_inputs", spy):
+        with mock.patch.object(calls, "make_inputs", spy):
             self.compile(fn, *args)
         return found
 

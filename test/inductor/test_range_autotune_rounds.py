@@ -1,5 +1,5 @@
 # Owner(s): ["module: inductor"]
-"""Tests of ``torch._inductor.range_autotune.rounds``."""
+"""Tests of ``rounds`` and ``config_calls`` of ``torch._inductor.range_autotune``."""
 
 import types
 from unittest import mock
@@ -13,7 +13,7 @@ from torch.testing._internal.common_utils import (
 
 import torch
 from torch._inductor import config
-from torch._inductor.range_autotune import rounds, size_points
+from torch._inductor.range_autotune import config_calls, rounds, size_points
 from torch._inductor.range_autotune.candidates import FALLBACK_INDEX
 from torch._inductor.range_autotune.ranges import DimRange
 from torch._inductor.range_autotune.size_points import SizePoint
@@ -42,14 +42,18 @@ class TestCallsAhead(TestCase):
         tuning = types.SimpleNamespace(
             name="op", ranks=ranks, device=torch.device(device), standing=standing
         )
-        with mock.patch.object(rounds, "_too_large", return_value=None):
+        with mock.patch.object(config_calls, "too_large", return_value=None):
             search = types.SimpleNamespace(call=lambda module, run: run())
-            call = rounds._caller(tuning, (0, SizePoint(1, {})), inputs, search)
+            call = config_calls.caller_ahead(
+                tuning, (0, SizePoint(1, {})), inputs, search
+            )
         return call, calls, inputs
 
     def test_each_gets_the_same_inputs(self):
         call, calls, inputs = self.caller()
-        with mock.patch.object(rounds, "_inputs", return_value=["x", 1]) as made:
+        with mock.patch.object(
+            config_calls, "inputs_at", return_value=["x", 1]
+        ) as made:
             for index in range(4):
                 call(index)
         # The second fails, which is told as it is timed; the last is in other ranges.
@@ -59,7 +63,9 @@ class TestCallsAhead(TestCase):
 
     def test_without_inputs_nothing_is_called(self):
         call, calls, inputs = self.caller()
-        with mock.patch.object(rounds, "_inputs", side_effect=MemoryError("none left")):
+        with mock.patch.object(
+            config_calls, "inputs_at", side_effect=MemoryError("none left")
+        ):
             call(0)
         self.assertEqual((calls, inputs), ([], []))
 
@@ -70,7 +76,7 @@ class TestCallsAhead(TestCase):
                 ranks=(0, 1) if where == "ranks" else None,
                 device="cpu" if where == "cpu" else "cuda",
             )
-        with mock.patch.object(rounds, "_inputs", return_value=["x"]):
+        with mock.patch.object(config_calls, "inputs_at", return_value=["x"]):
             call(0)
         self.assertEqual(calls, [])
 
@@ -106,10 +112,12 @@ class TestSettleOnConfigs(TestCase):
         tuning = types.SimpleNamespace(name="op", standing=standing)
         places = [(int(s == 1), SizePoint(s, {})) for s in sizes]
         with (
-            mock.patch.object(rounds, "_too_large", lambda _, point: point.size == 512),
-            mock.patch.object(rounds, "_inputs", inputs_at),
+            mock.patch.object(
+                config_calls, "too_large", lambda _, point: point.size == 512
+            ),
+            mock.patch.object(config_calls, "inputs_at", inputs_at),
         ):
-            rounds._settle_on_configs(tuning, places, inputs, search)
+            config_calls.settle_on_configs(tuning, places, inputs, search)
         search.settle.assert_called_once()
         return calls, inputs
 
@@ -175,20 +183,22 @@ class TestConfigsOfWinners(TestCase):
             choice_rules=lambda: ChoiceRules(fallback=FALLBACK_INDEX),
         )
         with (
-            mock.patch.object(rounds, "_inputs", inputs_at),
+            mock.patch.object(config_calls, "inputs_at", inputs_at),
             mock.patch.object(
                 size_points,
                 "point_for_size",
                 lambda site, size, n, within: SizePoint(n, {}),
             ),
-            mock.patch.object(rounds, "_too_large", lambda _, point: point.size == 64),
             mock.patch.object(
-                rounds,
+                config_calls, "too_large", lambda _, point: point.size == 64
+            ),
+            mock.patch.object(
+                config_calls,
                 "remember_records",
                 lambda _, records: self.known.update(records),
             ),
         ):
-            rounds._compare_configs(tuning, search)
+            config_calls.compare_configs(tuning, search)
         return tuning.kernel_configs, calls
 
     def setUp(self):

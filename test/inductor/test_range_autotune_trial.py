@@ -17,7 +17,7 @@ from torch._inductor.test_case import run_tests, TestCase
 import torch
 from torch._inductor import config
 from torch._inductor.kernel.custom_op import CustomOpConfig, CustomOpRangeConfig
-from torch._inductor.range_autotune import compiling, rounds, trial
+from torch._inductor.range_autotune import calls, compiling, trial
 from torch._inductor.range_autotune.inputs import TensorSpec
 from torch._inductor.range_autotune.times import Failure
 from torch._inductor.range_autotune.trial import (
@@ -280,7 +280,7 @@ class TestCandidates(OpTestCase):
         torch._dynamo.mark_dynamic(x, 0, min=2, max=1024)
         with (
             self.assertLogs(LOGGER, logging.WARNING) as logs,
-            mock.patch.object(rounds, "try_in_process", try_shortly),
+            mock.patch.object(calls, "try_in_process", try_shortly),
         ):
             result = self.compiled(
                 [table], x, {"crashes": CRASH, "hangs": NEVER_RETURN}

@@ -1,0 +1,135 @@
+"""One call of each candidate at a size, on inputs that stand for the call site's."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, TYPE_CHECKING
+
+from .. import config
+from .candidates import one_line
+from .inputs import make_inputs
+from .integer_division import check_divisors
+from .limits import is_out_of_memory, time_limit_s
+from .size_points import may_hold, SizePoint, values_of
+from .times import Failure
+from .trial import try_in_process
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from .standing import Round
+    from .subgraph_module import SubgraphModule
+    from .tuning import Tuning
+
+    Runners = dict[int, Callable[[], Any]]
+
+log = logging.getLogger("torch._inductor.kernel.custom_op")
+
+
+def runners_at(
+    tuning: Tuning, competing: Round, point: SizePoint, inputs: list[Any]
+) -> tuple[Runners, Callable[[], None]]:
+    """
+    One call of each candidate at a size, and what restores its inputs. No calls if there is
+    not enough memory, or if the user's generators fail at a size that nobody named.
+    """
+    try:
+        _reject_in_process(tuning, competing, point)
+        inputs = inputs or inputs_at(tuning, point)
+        restore = _restorer(tuning, inputs)
+    except Exception as e:
+        if point.timed and not is_out_of_memory(e):
+            raise
+        tell_not_measured(tuning, point, one_line(e))
+        return {}, leave_inputs
+    if tuning.device.type == "cpu" and not tuning.ranks:
+        _reject_where_divisors_are_zero(tuning, competing, inputs)
+    runners = {
+        index: runner_at(module, point, inputs)
+        for index, module in tuning.standing.modules.items()
+        if tuning.standing.competes(index, competing)
+    }
+    return runners, restore
+
+
+def runner_at(
+    module: SubgraphModule, point: SizePoint, inputs: Sequence[Any]
+) -> Callable[[], Any]:
+    """One call of a candidate with a call site's inputs at a size."""
+    call = module.load().call
+    arguments = [*values_of(module.symbols, point.values), *inputs]
+    return lambda: call([*arguments])
+
+
+def inputs_at(tuning: Tuning, point: SizePoint) -> list[Any]:
+    """What stands for the call site's inputs at a size; raises as ``make_inputs``."""
+    gen_fns = tuning.registration.options.input_gen_fns
+    return make_inputs(tuning.site, point, gen_fns, tuning.outputs.tensors)
+
+
+def _restorer(tuning: Tuning, inputs: Sequence[Any]) -> Callable[[], None]:
+    """
+    What undoes the updates of inputs in place: called again and again with what they have
+    become, candidates would soon be measured on infinities, or on numbers too small for a
+    CPU to be fast with.
+    """
+    updated = [inputs[at] for at in tuning.site.updated]
+    kept = [tensor.clone() for tensor in updated]
+
+    def restore() -> None:
+        for tensor, values in zip(updated, kept):
+            tensor.copy_(values)
+
+    return restore if updated else leave_inputs
+
+
+def leave_inputs() -> None:
+    """Inputs that nobody writes to stay as they are."""
+
+
+def _reject_in_process(tuning: Tuning, competing: Round, point: SizePoint) -> None:
+    """Takes out candidates that another process did not survive, or not in time."""
+    if not config.autotune_in_subproc or tuning.ranks:
+        return
+    standing = tuning.standing
+    modules = {
+        index: module
+        for index, module in standing.modules.items()
+        if standing.competes(index, competing)
+        and not standing.traced[index].calls_python
+    }
+    gen_fns = tuning.registration.options.input_gen_fns
+    failures = try_in_process(modules, tuning.site, point, gen_fns, time_limit_s())
+    for index, failure in failures.items():
+        standing.reject_in(competing, index, failure)
+
+
+def _reject_where_divisors_are_zero(
+    tuning: Tuning, competing: Round, inputs: Sequence[Any]
+) -> None:
+    """Takes out candidates that would end the process."""
+    standing = tuning.standing
+    for index in [i for i in standing.modules if standing.competes(i, competing)]:
+        try:
+            check_divisors(standing.traced[index].graph, inputs, time_limit_s())
+        except Exception as e:
+            reason = (
+                f"it does not run: {one_line(e)}; integers are zeros unless input_gen_fns "
+                "makes others"
+            )
+            standing.reject_in(competing, index, Failure(reason))
+
+
+def too_large(tuning: Tuning, point: SizePoint) -> str | None:
+    """Whether the candidates' code, which has 32 bits for an index, ends below a size."""
+    for module in tuning.standing.modules.values():
+        for condition in module.conditions:
+            if not may_hold(condition, point.values):
+                return f"it is too large for code with {condition}"
+    return None
+
+
+def tell_not_measured(tuning: Tuning, point: SizePoint, reason: str) -> None:
+    """Logs at which size nobody is called, and why."""
+    log.info("%s: size %s is not measured: %s", tuning.name, point.size, reason)

@@ -1,0 +1,106 @@
+"""Candidates' results beside those of the op itself, at a size."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, TYPE_CHECKING
+
+from .calls import inputs_at
+from .candidates import FALLBACK_INDEX, one_line
+from .limits import call_within, is_out_of_memory, time_limit_s
+from .numerics import find_mismatch, NotCompared
+from .ranks import common_comparisons
+from .second_opinion import find_mismatch_of_ops
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import torch
+
+    from .calls import Runners
+    from .numerics import Comparison
+    from .size_points import SizePoint
+    from .tuning import Tuning
+
+log = logging.getLogger("torch._inductor.kernel.custom_op")
+
+
+def compare(
+    tuning: Tuning, runners: Runners, point: SizePoint, restore: Callable[[], None]
+) -> Mapping[int, Comparison]:
+    """With the op itself, if asked to; the same on every rank."""
+    if tuning.registration.options.numerics_check == "off":
+        return {}
+    expected = _results_of_op(runners, restore)
+    if tuning.ranks:  # nobody is called where one rank has nothing to compare with
+        missing = expected if isinstance(expected, NotCompared) else None
+        of_op = common_comparisons({FALLBACK_INDEX: missing}, tuning.ranks)
+        expected = of_op[FALLBACK_INDEX] or expected
+    found = _comparisons(runners, expected, restore)
+    if tuning.ranks:
+        return common_comparisons(found, tuning.ranks)
+    if tuning.site.body is None:
+        return found
+    return {
+        index: _without_neighbours(tuning, index, point, result)
+        if isinstance(result, str)
+        else result
+        for index, result in found.items()
+    }
+
+
+def _without_neighbours(
+    tuning: Tuning, index: int, point: SizePoint, mismatch: str
+) -> Comparison:
+    """Whether results that differ do so before neighbours make something of them."""
+    site, candidate = tuning.site, tuning.standing.traced[index].candidate
+
+    def compare() -> Comparison:
+        return find_mismatch_of_ops(candidate, site, inputs_at(tuning, point))
+
+    try:
+        return call_within(time_limit_s(), "a call of it", compare)
+    except Exception as e:
+        log.debug("%s: no second opinion", tuning.name, exc_info=e)
+        return mismatch
+
+
+def _results_of_op(
+    runners: Runners, restore: Callable[[], None]
+) -> list[torch.Tensor] | NotCompared:
+    """What candidates are compared with, or why there is nothing."""
+    if FALLBACK_INDEX not in runners:
+        return NotCompared("the op itself does not compile")
+    try:
+        # They may be inputs that the others write to, too.
+        results = _called_anew(runners[FALLBACK_INDEX], restore)
+        return [result.clone() for result in results]
+    except Exception as e:
+        reason = f"the op itself does not run: {one_line(e)}"
+        return NotCompared(reason, is_out_of_memory(e))
+
+
+def _called_anew(run: Callable[[], Any], restore: Callable[[], None]) -> Any:
+    restore()
+    return call_within(time_limit_s(), "a call of it", run)
+
+
+def _comparisons(
+    runners: Runners,
+    expected: list[torch.Tensor] | Comparison,
+    restore: Callable[[], None],
+) -> dict[int, Comparison]:
+    """How each candidate's results differ from those of the op itself; None for not."""
+    others = [index for index in runners if index != FALLBACK_INDEX]
+    if not isinstance(expected, list):
+        return dict.fromkeys(others, expected)
+    found: dict[int, Comparison] = {}
+    for index in others:
+        try:
+            found[index] = find_mismatch(
+                _called_anew(runners[index], restore), expected
+            )
+        except Exception as e:
+            found[index] = NotCompared(one_line(e), is_out_of_memory(e))
+    return found
