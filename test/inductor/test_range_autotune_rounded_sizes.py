@@ -1,6 +1,7 @@
 # Owner(s): ["module: inductor"]
 """Tests of ``torch._inductor.range_autotune.rounded_sizes``: what holds for all sizes."""
 
+import math
 from types import SimpleNamespace
 
 import sympy
@@ -14,7 +15,13 @@ from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
 )
-from torch.utils._sympy.functions import FloorDiv, Mod
+from torch.utils._sympy.functions import (
+    CeilToInt,
+    FloorDiv,
+    IntTrueDiv,
+    Mod,
+    PythonMod,
+)
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
 
@@ -41,6 +48,10 @@ def sizes(**ranges):
 ANY = sizes(s=(2, int_oo), t=(2, 100))
 
 
+def rounded_up(base, divisor):
+    return CeilToInt(IntTrueDiv(base, divisor))
+
+
 @instantiate_parametrized_tests
 class TestHolds(TestCase):
     @parametrize(
@@ -56,6 +67,12 @@ class TestHolds(TestCase):
             sympy.Ne(Mod(BLOCKS, 16 * BLOCKS), 0),
             Mod(BLOCKS, 2 * BLOCKS) <= S,
             sympy.Ne(FloorDiv(S, 3) + FloorDiv(T, 3), -1, evaluate=False),
+            sympy.Eq(Mod(8 * S + 8 * PythonMod(-S, 8), 64), 0),
+            sympy.Eq(Mod(S + Mod(8 - Mod(S, 8), 8), 8), 0),
+            sympy.Eq(Mod(S - Mod(S, 8) + 8, FloorDiv(S - Mod(S, 8), 8) + 1), 0),
+            S - Mod(S, 4) >= -1,
+            S + PythonMod(-S, 8) < S + 8,
+            8 * CeilToInt(IntTrueDiv(S, 8)) >= S,
         ),
     )
     def test_true(self, condition):
@@ -63,7 +80,12 @@ class TestHolds(TestCase):
 
     @parametrize(
         "condition",
-        (FloorDiv(S, 2) >= S, sympy.Eq(FloorDiv(S, 2), S), FloorDiv(T, 16) > 6),
+        (
+            FloorDiv(S, 2) >= S,
+            sympy.Eq(FloorDiv(S, 2), S),
+            FloorDiv(T, 16) > 6,
+            sympy.Eq(Mod(S, 8), 9, evaluate=False),
+        ),
     )
     def test_false(self, condition):
         self.assertIs(holds(condition, ANY), False)
@@ -78,6 +100,9 @@ class TestHolds(TestCase):
             FloorDiv(S, T) <= S,
             S * FloorDiv(S, 2) <= S,
             sympy.Eq(16 * FloorDiv(S, 16), S),
+            sympy.Eq(Mod(S, 8), 0),
+            sympy.Ne(Mod(S * T, 4), 0),
+            Mod(S, T) < T,
             sympy.Symbol("u") <= FloorDiv(S, 2),
             S <= T,
             sympy.true,
@@ -89,19 +114,26 @@ class TestHolds(TestCase):
     @given(
         st.sampled_from(RELATIONS),
         st.lists(
-            st.tuples(integers, integers, integers, st.integers(1, 9)), max_size=2
+            st.tuples(
+                integers,
+                integers,
+                integers,
+                st.integers(1, 9),
+                st.sampled_from((FloorDiv, PythonMod, rounded_up)),
+            ),
+            max_size=2,
         ),
         st.tuples(integers, integers, integers),
         st.tuples(st.integers(0, 9), st.integers(0, 25)),
     )
-    @example(sympy.Le, [(-16, 1, 15, 16)], (1, 0, 0), (2, 25))
+    @example(sympy.Le, [(-16, 1, 15, 16, FloorDiv)], (1, 0, 0), (2, 25))
     @settings(max_examples=300, deadline=None, derandomize=True)
     def test_is_so_at_all_sizes(self, relation, quotients, rest, values):
         first, last = values[0], sum(values)
         factor, of_other, constant = rest
         expr = factor * S + of_other * T + constant
-        for outer, inner, offset, divisor in quotients:
-            expr += outer * FloorDiv(inner * S + offset, sympy.Integer(divisor))
+        for outer, inner, offset, divisor, kind in quotients:
+            expr += outer * kind(inner * S + offset, sympy.Integer(divisor))
         condition = relation(expr, 0)
         told = holds(condition, sizes(s=(first, last), t=(2, 4)))
         if told is not None:
@@ -111,20 +143,45 @@ class TestHolds(TestCase):
                     self.assertEqual(bool(actual), told, msg=f"{condition} at {s}, {t}")
 
 
+@instantiate_parametrized_tests
 class TestCandidates(AutotuneTestCase):
+    def check(self, padded, **where):
+        op = identity_op()
+        register_custom_op_autotuning(
+            op, configs=[CustomOpConfig(padded, **where)], include_fallback=False
+        )
+        compiled = compile_at(lambda x: op(x) * 2, ramp(40, 4))
+        self.assertEqual(counters["inductor"]["custom_op_candidates_left_out"], 0)
+        first, _ = where.get("dim_range", (0, 0))
+        self.assert_like_eager(
+            lambda x: (x + 1) * 2, compiled, lambda n: (ramp(first + n, 4),)
+        )
+
     def test_one_that_pads_to_whole_blocks(self):
         def padded(x):
             rows = x.shape[0]
             blocks = (rows + 15) // 16 * 16
             return F.pad(x, (0, 0, 0, blocks - rows))[:rows] + 1
 
-        op = identity_op()
-        register_custom_op_autotuning(
-            op, configs=[CustomOpConfig(padded)], include_fallback=False
-        )
-        compiled = compile_at(lambda x: op(x) * 2, ramp(40, 4))
-        self.assertEqual(counters["inductor"]["custom_op_candidates_left_out"], 0)
-        self.assert_like_eager(lambda x: (x + 1) * 2, compiled, lambda n: (ramp(n, 4),))
+        self.check(padded)
+
+    @parametrize(
+        "lacking",
+        (
+            lambda rows: -rows % 16,
+            lambda rows: (16 - rows % 16) % 16,
+            lambda rows: 16 - rows % 16,
+            lambda rows: math.ceil(rows / 16) * 16 - rows,
+        ),
+    )
+    def test_one_that_works_on_several_whole_blocks(self, lacking):
+        def padded(x):
+            rows = x.shape[0]
+            blocks = F.pad(x, (0, 0, 0, lacking(rows))).view(-1, 16, 4)
+            return (blocks + 1).view(-1, 4)[:rows].clone()
+
+        in_range = {"tensor_name": "x", "dim_index": 0, "dim_range": (32, math.inf)}
+        self.check(padded, **in_range)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """
 What holds of sizes that are rounded or divided, whatever they are.
 
-An implementation that pads to whole blocks asks whether ``s <= 16 * ((s + 15) // 16)``, and
-whether that many are a multiple of 16 times as many; one that works on halves whether
-``s // 2 <= s``. A shape environment adds a guard for either,
-since it bounds a quotient apart from what is divided.
+An implementation that pads to whole blocks asks whether ``s <= 16 * ((s + 15) // 16)``, or
+whether ``s + -s % 16`` is a multiple of 16; one that works on halves whether ``s // 2 <= s``.
+A shape environment adds a guard for either, since it bounds a quotient or a remainder apart
+from what is divided.
 """
 
 from __future__ import annotations
@@ -12,20 +12,35 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import sympy
-from torch.utils._sympy.functions import CleanDiv, FloorDiv, Mod
+from torch.utils._sympy.functions import (
+    CeilToInt,
+    CleanDiv,
+    FloorDiv,
+    IntTrueDiv,
+    Mod,
+    PythonMod,
+)
 
 
 if TYPE_CHECKING:
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 
+_ROUNDED = (FloorDiv, Mod, PythonMod, CeilToInt)
+
+
 def holds(condition: sympy.Basic, shape_env: ShapeEnv) -> bool | None:
     """
-    Whether a comparison of sums of sizes and their quotients by constants is true, or false,
-    for all values that the sizes can have; None if that cannot be told.
+    Whether a comparison of sums of sizes, their quotients and remainders by constants is
+    true, or false, for all values that the sizes can have; None if that cannot be told. Of
+    several conditions what follows from writing remainders as quotients.
     """
-    is_comparison = isinstance(condition, sympy.core.relational.Relational)
-    if not (is_comparison and condition.has(FloorDiv)):
+    if not condition.has(*_ROUNDED):
+        return None
+    condition = condition.replace(_is_rounded, _by_quotient)
+    if condition in (sympy.true, sympy.false):
+        return bool(condition)
+    if not isinstance(condition, sympy.core.relational.Relational):
         return None
     difference = shape_env.replace(condition.lhs - condition.rhs)
     difference = _without_own_remainders(difference, shape_env)
@@ -36,10 +51,35 @@ def holds(condition: sympy.Basic, shape_env: ShapeEnv) -> bool | None:
     return _decided(type(condition), sympy.ceiling(low), sympy.floor(high))
 
 
+def _is_rounded(expr: sympy.Basic) -> bool:
+    """Whether it is a remainder by a positive constant, or a quotient by one rounded up."""
+    if isinstance(expr, CeilToInt) and isinstance(expr.args[0], IntTrueDiv):
+        divisor = expr.args[0].args[1]
+    elif isinstance(expr, (Mod, PythonMod)):
+        divisor = expr.args[1]
+    else:
+        return False
+    return bool(divisor.is_Integer and divisor > 0)
+
+
+def _by_quotient(expr: sympy.Expr) -> sympy.Expr:
+    """``x - k * (x // k)`` for ``x % k``, ``-(-x // k)`` for ``ceil(x / k)``."""
+    if isinstance(expr, CeilToInt):
+        base, divisor = expr.args[0].args
+        return -FloorDiv(-base, divisor)
+    base, divisor = expr.args
+    return base - divisor * FloorDiv(base, divisor)
+
+
 def _without_own_remainders(expr: sympy.Expr, shape_env: ShapeEnv) -> sympy.Expr:
-    """With ``x`` in place of each remainder of a positive ``x`` by twice ``x`` or more."""
+    """
+    With ``x`` in place of each remainder of a positive ``x`` by twice ``x`` or more, and
+    nothing in place of one by what ``x`` is a multiple of.
+    """
 
     def remainder(base: sympy.Expr, divisor: sympy.Expr) -> sympy.Expr:
+        if sympy.cancel(base / divisor).is_Integer:
+            return sympy.Integer(0)
         factor = divisor / base
         if factor.is_Integer and factor > 1:
             bounds = _bounds_of_sum(*_without_quotients(base), shape_env)
