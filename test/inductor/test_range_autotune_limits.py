@@ -57,6 +57,37 @@ def threads_named(name):
     return [t for t in threading.enumerate() if t.name == name]
 
 
+class Spinning:
+    """
+    Endless loops, and alarms that ring as soon as one has begun.
+
+    So a limit can be so long that nothing else ever reaches it.
+    """
+
+    def __init__(self):
+        self._begun = threading.Event()
+
+    def spin(self):
+        self._begun.set()
+        spin()
+
+    @contextlib.contextmanager
+    def ends(self):
+        begun = self._begun
+
+        class Alarm(limits._Alarm):
+            def _watch(self):
+                begun.wait()
+                if not self._stopped.is_set():
+                    begun.clear()
+                self._limit_s = 0.0
+                super()._watch()
+
+        with mock.patch.object(limits, "_Alarm", Alarm):
+            yield
+        begun.set()
+
+
 @instantiate_parametrized_tests
 class TestSetting(TestCase):
     def test_default(self):
@@ -89,6 +120,10 @@ class TestSetting(TestCase):
 
 @instantiate_parametrized_tests
 class TestCallWithin(TestCase):
+    def setUp(self):
+        super().setUp()
+        self.spinning = Spinning()
+
     def tearDown(self):
         for thread in threads_named("custom_op_time_limit"):
             thread.join(timeout=60)
@@ -137,16 +172,21 @@ class TestCallWithin(TestCase):
         swallowed = []
 
         def swallow_two():
+            endless = self.spinning.spin
             while True:
                 try:
-                    spin()
+                    endless()
                 except BaseException as e:
                     if len(swallowed) == 2:
                         raise
                     swallowed.append(type(e).__name__)
+                    endless = spin
 
-        with mock.patch.object(limits, "_AGAIN_S", SHORT_S):
-            self.assert_too_long(swallow_two)
+        with (
+            mock.patch.object(limits, "_AGAIN_S", SHORT_S),
+            self.spinning.ends(),
+        ):
+            self.assert_too_long(swallow_two, LONG_S)
         self.assertEqual(swallowed, ["_Interruption"] * 2)
 
     def test_call_into_c_is_out_when_it_comes_back(self):
@@ -164,12 +204,12 @@ class TestCallWithin(TestCase):
     def test_ctrl_c_of_a_call_that_took_too_long(self):
         def interrupted():
             try:
-                spin()
+                self.spinning.spin()
             except BaseException:
                 raise KeyboardInterrupt from None
 
-        with self.assertRaises(KeyboardInterrupt):
-            call_within(SHORT_S, "it", interrupted)
+        with self.spinning.ends(), self.assertRaises(KeyboardInterrupt):
+            call_within(LONG_S, "it", interrupted)
 
     @parametrize("limit_s", (None, LONG_S))
     def test_call_that_would_end_the_process(self, limit_s):
@@ -191,26 +231,30 @@ class TestCallWithin(TestCase):
         self.assertEqual(call_within(LONG_S, "it", outer), "went on")
 
     def test_outer_limit_ends_the_inner_call(self):
-        inner = []
+        inner, alarm = [], limits._Alarm
 
         def outer():
-            try:
-                call_within(LONG_S, "inner", spin)
-            except BaseException as e:
-                inner.append(type(e).__name__)
-                raise
+            with mock.patch.object(limits, "_Alarm", alarm):
+                try:
+                    call_within(LONG_S, "inner", self.spinning.spin)
+                except BaseException as e:
+                    inner.append(type(e).__name__)
+                    raise
 
-        with self.assertRaisesRegex(TookTooLong, "^outer"):
-            call_within(SHORT_S, "outer", outer)
+        with self.spinning.ends(), self.assertRaisesRegex(TookTooLong, "^outer"):
+            call_within(LONG_S, "outer", outer)
         self.assertEqual(inner, ["_Interruption"])
 
     def test_both_limits_pass(self):
-        def outer():
-            self.assert_too_long(spin)
-            spin()
+        alarm = limits._Alarm
 
-        with mock.patch.object(limits, "_AGAIN_S", SHORT_S):
-            self.assert_too_long(outer, 2 * SHORT_S)
+        def outer():
+            with mock.patch.object(limits, "_Alarm", alarm):
+                self.assert_too_long(spin)
+            self.spinning.spin()
+
+        with self.spinning.ends():
+            self.assert_too_long(outer, LONG_S)
 
     def test_interruption_while_the_alarm_is_stopped(self):
         stops = []
@@ -263,7 +307,7 @@ class TestCallWithin(TestCase):
         def hold_and_spin():
             thing = Thing()
             held.append(weakref.ref(thing))
-            spin()
+            self.spinning.spin()
 
         def hold_and_fail():
             thing = Thing()
@@ -272,10 +316,11 @@ class TestCallWithin(TestCase):
 
         gc.disable()
         self.addCleanup(gc.enable)
-        for call in (hold_and_spin, hold_and_fail):
-            with contextlib.suppress(TookTooLong, MemoryError):
-                call_within(SHORT_S, "it", call)
-            self.assertIsNone(held[-1]())
+        with self.spinning.ends():
+            for call in (hold_and_spin, hold_and_fail):
+                with contextlib.suppress(TookTooLong, MemoryError):
+                    call_within(LONG_S, "it", call)
+                self.assertIsNone(held[-1]())
 
 
 @instantiate_parametrized_tests
@@ -317,8 +362,12 @@ class TestLimitedExecutor(TestCase):
             self.hang.set()
 
     def test_call_that_hangs_makes_room(self):
+        def take_long(_):
+            executor._limit_s = LONG_S
+
         with LimitedExecutor(1, "loading", SHORT_S) as executor:
             hanging = executor.submit(self.hang.wait)
+            hanging.add_done_callback(take_long)  # the others may, on a busy machine
             others = [executor.submit(abs, -n) for n in range(3)]
         self.assertExpectedInline(
             str(hanging.exception(timeout=0)),
@@ -351,15 +400,21 @@ class TestLimitedExecutor(TestCase):
             executor.submit(int)
 
     def test_the_end_of_the_process_waits_a_little(self):
-        begun = threading.Event()
+        begun, exiting = threading.Event(), threading.Event()
         executor = LimitedExecutor(1, "it", None)
         first = executor.submit(lambda: (begun.set(), self.hang.wait(LONG_S)))
         begun.wait()
         second = executor.submit(abs, -1)
-        threading.Timer(0.05, self.hang.set).start()
+
+        def go_on():
+            exiting.wait(LONG_S)
+            time.sleep(SHORT_S)
+            self.hang.set()
+
+        threading.Thread(target=go_on).start()
         with (
             mock.patch.object(limits, "_EXIT_WAIT_S", LONG_S),
-            mock.patch.object(limits, "_exiting", threading.Event()),
+            mock.patch.object(limits, "_exiting", exiting),
         ):
             limits._wait_at_exit()
         self.assertTrue(first.done())
@@ -412,37 +467,6 @@ class TestOutOfMemory(TestCase):
         with self.assertRaises(RuntimeError) as caught:
             torch.empty(2**60, dtype=torch.int8)
         self.assertTrue(is_out_of_memory(caught.exception))
-
-
-class Spinning:
-    """
-    Endless loops, and alarms that ring as soon as one has begun.
-
-    So a limit can be so long that nothing else ever reaches it.
-    """
-
-    def __init__(self):
-        self._begun = threading.Event()
-
-    def spin(self):
-        self._begun.set()
-        spin()
-
-    @contextlib.contextmanager
-    def ends(self):
-        begun = self._begun
-
-        class Alarm(limits._Alarm):
-            def _watch(self):
-                begun.wait()
-                if not self._stopped.is_set():
-                    begun.clear()
-                self._limit_s = 0.0
-                super()._watch()
-
-        with mock.patch.object(limits, "_Alarm", Alarm):
-            yield
-        begun.set()
 
 
 class TestCandidates(OpTestCase):
@@ -556,6 +580,8 @@ class TestCandidates(OpTestCase):
                 ' esac; done\nexec g++ "$@"\n'
             )
             compiler.chmod(0o755)
+            started = pathlib.Path(f"{compiler}.pid")
+            started.touch()
             done = run_script(
                 f"""
                 import torch
@@ -580,7 +606,7 @@ class TestCandidates(OpTestCase):
                 print(torch.compile(lambda x: op(x))(torch.zeros(())).item())
                 """
             )
-            for pid in pathlib.Path(f"{compiler}.pid").read_text().split():
+            for pid in started.read_text().split():
                 os.kill(int(pid), signal.SIGKILL)
         self.assertEqual(done.stdout, "1.0\n")
         self.assertRegex(

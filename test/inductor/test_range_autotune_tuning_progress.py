@@ -122,9 +122,9 @@ class TestTuningProgress(TestCase):
         self.assertIn("400/400", self.terminal.getvalue())
 
     def test_no_thread_is_left(self):
-        before = threading.active_count()
+        before = set(threading.enumerate())  # of other tests, some may end meanwhile
         self.run_for(2.0)
-        self.assertEqual(threading.active_count(), before)
+        self.assertLessEqual(set(threading.enumerate()), before)
 
     def test_caches_do_not_look_at_the_switch(self):
         with config.patch(custom_op_autotune_progress=True):

@@ -58,7 +58,6 @@ from torch._inductor.range_autotune.subgraph_module import SubgraphModule
 
 # Only a failing test waits so long.
 LONG_S = 60
-SHORT_S = 0.5
 LOG = "torch._inductor.codegen.subgraph"
 _numbers = itertools.count()
 
@@ -561,11 +560,14 @@ class TestSelection(TestCase):
         self.assertEqual(len(logs.records), 1)
 
     def test_one_that_hangs_leaves_the_others(self):
-        release = threading.Event()
+        running, release = threading.Event(), threading.Event()
         self.addCleanup(release.set)
+        hanging = []
 
         def hang(source):
             if "bmm" in source:
+                hanging.append(threading.current_thread())
+                running.set()
                 release.wait(LONG_S)
 
         loads = self.loads(hang)
@@ -579,10 +581,12 @@ class TestSelection(TestCase):
 
         with mock.patch.object(select_algorithm, "as_completed", as_completed):
             self.check(self.op(precompilation_timeout_seconds=1))
-        threads = set(loads.threads)  # one may load both
-        for thread in threads:  # one that only loaded the other is about to end
-            thread.join(SHORT_S)
-        self.assertEqual([t.is_alive() for t in threads].count(True), 1)
+        self.assertTrue(running.wait(LONG_S))
+        (thread,) = hanging
+        for other in set(loads.threads) - {thread}:  # one may load both
+            other.join(LONG_S)
+            self.assertFalse(other.is_alive())
+        self.assertTrue(thread.is_alive())
         self.assertIs(self.selected[0], self.choices[0])
         self.assertEqual([c.failed for c in self.choices], [False, True])
         self.assertTrue(all(thread.daemon for thread in loads.threads))
