@@ -189,6 +189,24 @@ class TestCallWithin(TestCase):
             self.assert_too_long(swallow_two, LONG_S)
         self.assertEqual(swallowed, ["_Interruption"] * 2)
 
+    def test_start_of_a_thread_is_not_interrupted(self):
+        """What is raised could hit the new thread, and the old one would wait for it."""
+        steps = []
+
+        class Slow(threading.Thread):
+            def _bootstrap(self):
+                time.sleep(4 * SHORT_S)
+                steps.append("begun")
+                super()._bootstrap()
+
+        def start():
+            Slow().start()
+            steps.append("started")
+            spin()
+
+        self.assert_too_long(start)
+        self.assertEqual(steps, ["begun", "started"])
+
     def test_call_into_c_is_out_when_it_comes_back(self):
         self.assert_too_long(functools.partial(time.sleep, 4 * SHORT_S))
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import atexit
 import collections
+import contextlib
 import ctypes
 import math
+import sys
 import threading
 import time
 import weakref
@@ -24,13 +26,15 @@ from .. import config
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 T = TypeVar("T")
 
 _SETTING = "torch._inductor.config.custom_op_candidate_time_limit_s"
 # An exception that was swallowed, by a bare `except:` for one, is raised again.
 _AGAIN_S = 1.0
+# Until a thread is looked at again that could not be interrupted.
+_SOON_S = 0.001
 # What the end of the process waits for loads that go on. Most are done by then; native
 # code does not like to be cut off; a compiler that hangs must not keep the process.
 _EXIT_WAIT_S = 5.0
@@ -188,11 +192,13 @@ class _Alarm:
             try:
                 if self.over:
                     return
-                self._raised = True
-                _set_async_exception(self._thread_id, self.interruption)
+                with _no_thread_begun_by(self._thread_id) as may_raise:
+                    if may_raise:
+                        self._raised = True
+                        _set_async_exception(self._thread_id, self.interruption)
             finally:
                 self._may_raise.release()
-            wait_s = _AGAIN_S
+            wait_s = _AGAIN_S if may_raise else _SOON_S
 
     def stop(self) -> None:
         """Takes back an interruption that is on its way; there will be no other."""
@@ -204,6 +210,28 @@ class _Alarm:
     def has_rung(self) -> bool:
         """Whether the limit is passed; for a stopped alarm."""
         return self._raised or time.monotonic() > self._deadline_s
+
+
+@contextlib.contextmanager
+def _no_thread_begun_by(thread_id: int) -> Iterator[bool]:
+    """
+    Whether no thread is about to begin that a thread waits for in ``Thread.start``; if so, none
+    is in the block.
+
+    In CPython 3.11 what is to be raised in the one may be raised in the new one, before that
+    has told that it has begun: the other would wait for good.
+    """
+    # Private, but the only lock that there is.
+    with threading._active_limbo_lock:  # type: ignore[attr-defined]
+        begun = threading._limbo  # type: ignore[attr-defined]
+        yield not (begun and _starts_a_thread(thread_id))
+
+
+def _starts_a_thread(thread_id: int) -> bool:
+    frame = sys._current_frames().get(thread_id)
+    while frame is not None and frame.f_code is not threading.Thread.start.__code__:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _set_async_exception(thread_id: int, exception: type[BaseException] | None) -> None:
