@@ -116,6 +116,31 @@ class TestCompiled(OpTestCase):
                 with torch._dynamo.config.patch(error_on_recompile=i > 0):
                     self.assertEqual(compiled(x), (x * 2 + table) * 3)
 
+    def test_weights_of_a_package_are_replaced_without_them(self):
+        table = torch.arange(float(SIZE), device=DEVICE)
+        op = torch.library.custom_op("captures::packaged", mutates_args=())(_plus_ramp)
+        op.register_fake(torch.empty_like)
+        ranges = [(0, math.inf)]
+        configs = [CustomOpRangeConfig("x", 0, ranges, [lambda x: x + table])]
+        self.register(op, configs)
+
+        class Model(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.weight = torch.nn.Parameter(torch.ones(SIZE, device=DEVICE))
+
+            def forward(self, x):
+                return op(x * self.weight)
+
+        x = torch.rand(8, SIZE, device=DEVICE)
+        exported = torch.export.export(Model(), (x,))
+        with mock.patch.object(rounds, "time_candidates", first_is_best):
+            package = torch._inductor.aoti_compile_and_package(exported)
+        loaded = torch._inductor.aoti_load_package(package)
+        weight = torch.full((SIZE,), 3.0, device=DEVICE)
+        loaded.load_constants({"weight": weight}, check_full_update=True)
+        self.assertEqual(loaded(x), x * 3 + table)
+
 
 class TestLifetime(OpTestCase):
     def test_what_did_not_win_is_not_kept(self):
@@ -151,6 +176,10 @@ def first_is_best(runners, *_):
 
 def _first_of_two(x: torch.Tensor) -> torch.Tensor:
     raise AssertionError("the op itself does not run")
+
+
+def _plus_ramp(x: torch.Tensor) -> torch.Tensor:
+    return x + torch.arange(SIZE, device=x.device)
 
 
 instantiate_parametrized_tests(TestCompiled)

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-_NAME = "captured_"
+# AOTInductor lets weights be replaced without constants whose names begin so.
+_NAME = "_tensor_constant_captured_"
 # Others wrap tensors, fake ones maybe.
 _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 # What `torch.tensor` calls: make_fx knows such constants.
