@@ -296,6 +296,24 @@ class TestDeferral(DeferredTestCase):
 
         self.check(fn, self.x, self.w, sizes=(20, 100), choose=by_size)
 
+    @config.patch(fallback_random=True)
+    def test_random_numbers_in_order(self):
+        """By the names of operations, which change with what is chosen."""
+        op = linear_op(through_mm, through_sum, ranges=RANGES)
+
+        def fn(x, w):
+            torch.manual_seed(0)
+            y = op(x, w)
+            kept = torch.nn.functional.dropout(y)
+            noise = torch.randn_like(x)
+            return y + noise @ w, kept, torch.nn.functional.dropout(x)
+
+        for size in (32, 128):
+            x, w = torch.randn(size, 8), torch.randn(8, 4)
+            torch._dynamo.mark_dynamic(x, 0)
+            with winner(by_size):
+                self.assertEqual(torch.compile(fn)(x, w), fn(x, w))
+
     def test_inside_a_branch(self):
         op = linear_op(through_sum, through_mm, ranges=RANGES)
 

@@ -109,6 +109,7 @@ class _Waiting:
         for buffer in graph.buffers[buffers:]:
             buffer.decide_layout()  # as at the end of lowering, which is over
         new_buffers = graph.buffers[buffers:]
+        _put_behind_same(self.stand_ins, graph.operations[operations:])
         graph.operations[:] = _moved(graph.operations, operations, self.stand_ins)
         graph.buffers[:] = _moved(graph.buffers, buffers, self.stand_ins)
         _number_operations(graph)
@@ -242,6 +243,17 @@ def _starts_at_base(buffer: ir.Buffer, view: ir.ReinterpretView | None) -> bool:
     return view.get_layout().offset == 0 and view.get_dtype() == buffer.get_dtype()
 
 
+def _put_behind_same(
+    stand_ins: Sequence[DeferredBuffer], operations: Sequence[ir.Operation]
+) -> None:
+    """Operations come behind the buffers that what stood for them had to come behind."""
+    behind = V.graph.additional_buffer_deps
+    for stand_in in stand_ins:
+        earlier = behind.pop(stand_in.get_operation_name(), ())
+        for operation in operations if earlier else ():
+            behind[operation.get_operation_name()].update(earlier)
+
+
 def _number_operations(graph: GraphLowering) -> None:
     """Names operations by their places, so that the next one to be made gets a new name."""
     names = {
@@ -257,6 +269,7 @@ def _number_operations(graph: GraphLowering) -> None:
         now = [names[name] for name in known]
         known.clear()
         known.update(now)
+    _rename_keys(graph.additional_buffer_deps, names)
 
 
 def _rename_buffers(
@@ -285,10 +298,14 @@ def _rename_buffers(
         known.difference_update(renamed)
         known.update(now)
     for table in _tables_by_name(graph):
-        moved = {renamed[old]: table.pop(old) for old in [*table] if old in renamed}
-        table.update(moved)
+        _rename_keys(table, renamed)
     for buffer in new:
         _rename_within(buffer, renamed)
+
+
+def _rename_keys(table: dict[str, Any], renamed: Mapping[str, str]) -> None:
+    moved = {renamed[old]: table.pop(old) for old in [*table] if old in renamed}
+    table.update(moved)
 
 
 def _sets_of_names(graph: GraphLowering) -> list[Any]:
@@ -307,7 +324,6 @@ def _sets_of_names(graph: GraphLowering) -> list[Any]:
 def _tables_by_name(graph: GraphLowering) -> list[dict[str, Any]]:
     """What else a graph knows of buffers."""
     return [
-        graph.additional_buffer_deps,
         graph.additional_star_deps,
         graph.buffer_to_padded_size,
         graph.buffer_layout_constraints,
