@@ -468,6 +468,15 @@ class TestErrors(OpTestCase):
             """Unknown parameter 'chunks' in a config for range_autotune_registration.scaled.default: implementation 'long' of range_autotune_registration.scaled.default has no such parameter. Its parameters: ['x', 'weight', 'scale', 'chunk']""",
         )
 
+    def test_input_gen_fns_of_a_number(self):
+        with self.assertLogs(LOG, "WARNING") as logs:
+            made = {"x": torch.ones_like, "scale": torch.ones_like}
+            self.register(scaled, [CustomOpConfig(short)], input_gen_fns=made)
+        self.assertExpectedInline(
+            "\n".join(record.getMessage() for record in logs.records),
+            """input_gen_fns['scale'] of range_autotune_registration.scaled.default is never called: the argument is of type float, and only tensors are made up for benchmarks. Leave it out""",
+        )
+
     def test_unknown_name_in_input_gen_fns(self):
         self.assertExpectedInline(
             self.refused(ValueError, input_gen_fns={"y": torch.ones_like}),

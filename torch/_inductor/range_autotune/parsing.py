@@ -242,7 +242,10 @@ def _check_dispatch_on(dispatch_on: dict[str, Any]) -> int | None:
 
 
 def check_input_gen_fns(op: torch._ops.OpOverload, input_gen_fns: Any) -> InputGenFns:
-    """Raises ValueError or TypeError for a name that the op lacks or a non-callable."""
+    """
+    Raises ValueError or TypeError for a name that the op lacks or a non-callable; warns of
+    one that is never called.
+    """
     if not isinstance(input_gen_fns or {}, dict):
         raise TypeError(
             f"input_gen_fns of {op} must be a dict from argument names to callables, got "
@@ -259,6 +262,16 @@ def check_input_gen_fns(op: torch._ops.OpOverload, input_gen_fns: Any) -> InputG
             raise TypeError(
                 f"input_gen_fns['{name}'] of {op} must be callable, got "
                 f"{type(generate)}"
+            )
+    for argument in op._schema.arguments:
+        kind = str(argument.type)
+        if argument.name in (input_gen_fns or {}) and "Tensor" not in kind:
+            log.warning(
+                "input_gen_fns['%s'] of %s is never called: the argument is of type %s, "
+                "and only tensors are made up for benchmarks. Leave it out",
+                argument.name,
+                op,
+                kind,
             )
     return dict(input_gen_fns or {})
 
