@@ -325,6 +325,26 @@ class TestSizesOfZeroAndNone(UsesTestCase):
             self.assertEqual(compiled(x, ramp(64), number), x * 2 + 7)
         self.assertEqual(counters["inductor"]["custom_op_candidates_left_out"], 0)
 
+    @parametrize("used_outside", (False, True))
+    def test_number_that_is_known_behind_dynamo(self, used_outside):
+        """A view that is returned guards on its size only when autograd is traced."""
+
+        def scaled(x: torch.Tensor, n: int) -> torch.Tensor:
+            return x * (n % 7)
+
+        op = define_op(scaled, lambda x, n: torch.empty_like(x))
+        register(op, lambda x, n: n % 7 * x, lambda x, n: x * (n % 7) * x.new_ones(()))
+
+        def fn(x, y):
+            n = y.shape[0]
+            return op(x, n).relu() * (n + 1 if used_outside else 1), y.tanh()[1:]
+
+        compiled = compile_at(fn, ramp(128, 4), ramp(5, 3), dims=((0, 0), (1, 0)))
+        for size in (5, 600):
+            x, y = ramp(size, 4), ramp(2, 3)
+            self.assertEqual(compiled(x, y), fn(x, y))
+        self.assertEqual(counters["inductor"]["custom_op_candidates_left_out"], 0)
+
     @torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)
     def test_size_after_nonzero(self):
         op = identity_op()

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any, TYPE_CHECKING
 
 import sympy
+from torch.fx.experimental.sym_node import SymNode
 from torch.utils import _pytree as pytree
 
 import torch
@@ -61,7 +62,7 @@ class CallSite:
             place of each input and an Inner in place of each value that the body
             computes, wherever they are nested.
         inputs: IR tensors, realized and with frozen layouts, and sympy expressions for
-            symbolic integers. Sizes are symbolic.
+            symbolic integers, some of which may be known by now. Sizes are symbolic.
         body: the graph around the call, one placeholder for each input; None where the
             call stands alone.
         call: the op's node in the body.
@@ -132,6 +133,8 @@ class CallSite:
 
         def to_slot(leaf: Any) -> Any:
             leaf = _normalize_leaf(leaf)
+            if isinstance(leaf, sympy.Basic) and not leaf.free_symbols:
+                return _plain(leaf)
             if not isinstance(leaf, (ir.TensorBox, sympy.Basic)):
                 return leaf
             inputs.append(leaf)
@@ -169,6 +172,11 @@ class CallSite:
             )
             for node, leaf in zip(placeholders, inputs)
         )
+        if any(
+            isinstance(leaf, sympy.Basic) and leaf.is_integer is not True
+            for leaf in leaves
+        ):
+            raise NotTunable("a number that its neighbours read is not an integer")
         for index in written_outputs(body).values():
             if not _is_same_input(leaves[index], inputs[index]):
                 raise NotTunable("it writes to what is no input of the graph")
@@ -377,7 +385,7 @@ def _is_same_input(leaf: Any, given: Any) -> bool:
 
 
 def _normalize_leaf(leaf: Any) -> Any:
-    """A frozen tensor, a sympy expression with symbols, or a plain Python value."""
+    """A frozen tensor, a sympy expression, or a plain Python value."""
     if isinstance(leaf, ir.ShapeAsConstantBuffer):
         leaf = leaf.expr
     if isinstance(leaf, ir.IRNode):
@@ -385,7 +393,7 @@ def _normalize_leaf(leaf: Any) -> Any:
     if isinstance(leaf, sympy.Basic):
         if leaf.free_symbols and leaf.is_integer is not True:
             raise NotTunable(f"symbolic argument {leaf} is not an integer")
-        return replaced(leaf) if leaf.free_symbols else _plain(leaf)
+        return replaced(leaf) if leaf.free_symbols else leaf
     return leaf
 
 
@@ -415,6 +423,9 @@ def _frozen(node: ir.IRNode) -> ir.TensorBox:
 
 
 def _fake(leaf: Any) -> Any:
+    shape_env = V.graph.sizevars.shape_env
+    if isinstance(leaf, sympy.Integer):  # a tracer makes a new symbol for an int
+        return torch.SymInt(SymNode(leaf, shape_env, int, int(leaf)))
     if isinstance(leaf, sympy.Basic):
-        return V.graph.sizevars.shape_env.create_symintnode(leaf, hint=None)
+        return shape_env.create_symintnode(leaf, hint=None)
     return ir.ir_node_to_tensor(leaf)
