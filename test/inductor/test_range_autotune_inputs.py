@@ -291,6 +291,17 @@ class TestPoint(SiteTestCase):
         point = point_for_size(site, self.s0, 250, DimRange(220, math.inf))
         self.assertEqual(point.values, {self.s0: 250, cache: 250})
 
+    def test_sizes_at_which_one_is_divided_by_nothing(self):
+        """In a condition, and in the size itself; the least size that has both is 8."""
+        rows = self.symbol("rows", 32)
+        parts = FloorDiv(rows, 8)
+        guards = [SimpleNamespace(expr=sympy.Ne(Mod(rows + 1, parts), parts))]
+        for size in (rows, FloorDiv(rows * 8, parts)):
+            site = self.site(x=self.tensor([rows, 8 * parts]))
+            with mock.patch.object(self.shape_env, "guards", guards):
+                point = point_for_size(site, size, 2, DimRange(0, 100))
+            self.assertGreaterEqual(point.values[rows], 8)
+
     def test_static_size(self):
         self.assertEqual(self.point(128, 512, ANY_SIZE).size, 128)
         self.assertIsNone(self.point(128, 512, DimRange(512, 1024)))

@@ -255,23 +255,31 @@ def _point_by_symbol(
     refused: list[Values] = []
     for value in _values_near(symbol, size, wanted, hints):
         values = {**hints, symbol: value}
-        if (got := concrete(size, values)) not in within:
+        if (got := _concrete_or_none(size, values)) is None or got not in within:
             continue
         if _all_hold(conditions, values):
             return SizePoint(got, values)
         if len(refused) < _NEIGHBOURS_CHANGED:
             refused.append(values)
             values = _solved(conditions, values, symbol)
-            got = concrete(size, values)
-            if got in within and _all_hold(conditions, values):
+            got = _concrete_or_none(size, values)
+            if got is not None and got in within and _all_hold(conditions, values):
                 return SizePoint(got, values)
     for factor in _FACTORS_RAISED:
         for values in refused:
             raised = _raised(conditions, values, symbol, factor)
-            got = concrete(size, raised)
-            if got in within and _all_hold(conditions, raised):
+            got = _concrete_or_none(size, raised)
+            if got is not None and got in within and _all_hold(conditions, raised):
                 return SizePoint(got, raised)
     return None
+
+
+def _concrete_or_none(size: sympy.Expr, values: Values) -> int | None:
+    """The value of a size; None where it is divided by nothing, as by ``s // 8``."""
+    try:
+        return concrete(size, values)
+    except ZeroDivisionError:
+        return None
 
 
 def _solved(
@@ -308,11 +316,14 @@ def _solution(equation: sympy.Eq, symbol: sympy.Symbol, values: Values) -> int |
     def at(value: int) -> sympy.Expr:
         return difference.xreplace({symbol: sympy.Integer(value)})
 
-    sign = -1 if at(low) > 0 else 1
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if sign * at(middle) >= 0 else (middle + 1, high)
-    return low if at(low) == 0 else None
+    try:
+        sign = -1 if at(low) > 0 else 1
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if sign * at(middle) >= 0 else (middle + 1, high)
+        return low if at(low) == 0 else None
+    except ZeroDivisionError:
+        return None
 
 
 def _raised(
@@ -364,7 +375,8 @@ def _smallest_reaching(
     last = min(bounds.last, _LARGEST_SYMBOL)
 
     def reaches(value: int) -> bool:
-        return concrete(size, {**hints, symbol: value}) >= wanted
+        got = _concrete_or_none(size, {**hints, symbol: value})
+        return got is not None and got >= wanted
 
     while high < last and not reaches(high):
         low, high = high, int(min(2 * high, last))
@@ -387,7 +399,10 @@ def may_hold(condition: sympy.Basic, values: Values) -> bool:
 def _may_hold(condition: sympy.Basic, values: Values) -> bool:
     """See ``may_hold``, of one in the symbols that are left."""
     known = {symbol: sympy.Integer(value) for symbol, value in values.items()}
-    return condition.xreplace(known) is not sympy.false
+    try:
+        return condition.xreplace(known) is not sympy.false
+    except ZeroDivisionError:  # by a quotient such as s // 8
+        return False
 
 
 def is_about_index_width(condition: sympy.Basic) -> bool:
