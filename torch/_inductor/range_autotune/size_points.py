@@ -255,31 +255,32 @@ def _point_by_symbol(
     refused: list[Values] = []
     for value in _values_near(symbol, size, wanted, hints):
         values = {**hints, symbol: value}
-        if (got := _concrete_or_none(size, values)) is None or got not in within:
+        if (got := _value_within(within, size, values)) is None:
             continue
         if _all_hold(conditions, values):
             return SizePoint(got, values)
         if len(refused) < _NEIGHBOURS_CHANGED:
             refused.append(values)
             values = _solved(conditions, values, symbol)
-            got = _concrete_or_none(size, values)
-            if got is not None and got in within and _all_hold(conditions, values):
+            got = _value_within(within, size, values)
+            if got is not None and _all_hold(conditions, values):
                 return SizePoint(got, values)
     for factor in _FACTORS_RAISED:
         for values in refused:
             raised = _raised(conditions, values, symbol, factor)
-            got = _concrete_or_none(size, raised)
-            if got is not None and got in within and _all_hold(conditions, raised):
+            got = _value_within(within, size, raised)
+            if got is not None and _all_hold(conditions, raised):
                 return SizePoint(got, raised)
     return None
 
 
-def _concrete_or_none(size: sympy.Expr, values: Values) -> int | None:
-    """The value of a size; None where it is divided by nothing, as by ``s // 8``."""
+def _value_within(within: DimRange, size: sympy.Expr, values: Values) -> int | None:
+    """The value of a size, if it is in a range, and not divided by nothing, as by ``s // 8``."""
     try:
-        return concrete(size, values)
+        value = concrete(size, values)
     except ZeroDivisionError:
         return None
+    return value if value in within else None
 
 
 def _solved(
@@ -373,10 +374,11 @@ def _smallest_reaching(
     low = bounds.start
     high = max(low, 1)
     last = min(bounds.last, _LARGEST_SYMBOL)
+    reached = DimRange(wanted, math.inf)
 
     def reaches(value: int) -> bool:
-        got = _concrete_or_none(size, {**hints, symbol: value})
-        return got is not None and got >= wanted
+        values = {**hints, symbol: value}
+        return _value_within(reached, size, values) is not None
 
     while high < last and not reaches(high):
         low, high = high, int(min(2 * high, last))
