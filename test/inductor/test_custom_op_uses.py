@@ -418,6 +418,29 @@ class TestSizesOfZeroAndNone(UsesTestCase):
             self.assertEqual(compiled(x), (x + marker).to(torch.bfloat16))
         self.assertEqual({*given}, {torch.bfloat16})
 
+    def test_results_that_are_what_an_implementation_is_given(self):
+        """Copies of it: the model writes to them."""
+        table = ramp(4)
+        op = identity_op()
+        impls = (lambda x: x, lambda x: x.view(-1).view(x.shape))
+        register(op, *impls, ranges=RANGES, include_fallback=False)
+
+        def expanded(x: torch.Tensor) -> torch.Tensor:
+            return table.expand(x.shape).clone()
+
+        tables = define_op(expanded, lambda x: x.new_empty(x.shape))
+        register(tables, lambda x: table.expand(x.shape), include_fallback=False)
+
+        def fn(x):
+            y = op(x)
+            y.add_(1)
+            z = tables(x)
+            z.mul_(x)
+            return y, z, x.sin()
+
+        self.check(fn, lambda n: (ramp(n, 4),))
+        self.assertEqual(table, ramp(4))
+
     def test_conjugated_input(self):
         """Which is a bit that says so."""
 

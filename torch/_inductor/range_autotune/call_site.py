@@ -393,7 +393,7 @@ def _normalize_leaf(leaf: Any) -> Any:
     if isinstance(leaf, sympy.Basic):
         if leaf.free_symbols and leaf.is_integer is not True:
             raise NotTunable(f"symbolic argument {leaf} is not an integer")
-        return replaced(leaf) if leaf.free_symbols else leaf
+        return replaced(leaf)
     return leaf
 
 

@@ -32,7 +32,6 @@ from .body_state import may_be_traced
 from .content import Unhashable
 from .contract import (
     CandidateError,
-    check_captures_kept,
     check_graph,
     check_outputs,
     copy_returned_inputs,
@@ -389,10 +388,11 @@ def _candidate_graphs(
             given = with_eager_strides(of, values)
             given = _all_apart(given) if apart else given
             flat, nesting = pytree.tree_flatten(call_impl(given))
-            check_outputs(flat, contract, pytree.tree_leaves(given))
+            check_outputs(flat, contract)
             if _returns_one_tensor(of.op):  # its only output in a tuple, for one
                 nesting = pytree.tree_structure(flat[0])
-            result = pytree.tree_unflatten(with_own_memory(flat), nesting)
+            own = with_own_memory(flat, pytree.tree_leaves(given))
+            result = pytree.tree_unflatten(own, nesting)
             return _all_apart(result) if apart else result
 
         return call_op
@@ -402,7 +402,6 @@ def _candidate_graphs(
         return pytree.tree_leaves(site.run(leaves, *ops))
 
     written = _trace(call, site, eager)
-    check_captures_kept(written)
     graph = optimized(written)
     as_written = written if is_other_form(written, graph) else None
     for form in (graph, as_written):

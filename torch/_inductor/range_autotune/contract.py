@@ -64,25 +64,14 @@ def output_values(graph: torch.fx.GraphModule) -> list[Any]:
     ]
 
 
-def check_outputs(
-    values: Sequence[Any], expected: Sequence[torch.Tensor], inputs: Sequence[Any]
-) -> None:
-    """
-    Raises CandidateError unless fake ``values`` are as the op's own.
-
-    Args:
-        inputs: what the implementation was given; callers may write to what an op
-            returns, so that it must have memory of its own.
-    """
+def check_outputs(values: Sequence[Any], expected: Sequence[torch.Tensor]) -> None:
+    """Raises CandidateError unless fake ``values`` are as the op's own."""
     if len(values) != len(expected):
         raise CandidateError(
             f"it returns {len(values)} outputs, the op {len(expected)}"
         )
-    taken = {_storage(x) for x in inputs if isinstance(x, torch.Tensor)}
     for i, (value, wanted) in enumerate(zip(values, expected)):
         _check_output(i, value, wanted)
-        if _storage(value) in taken:
-            raise CandidateError(f"output {i} shares memory with an input")
 
 
 def _check_output(index: int, value: Any, expected: torch.Tensor) -> None:
@@ -101,9 +90,12 @@ def _check_output(index: int, value: Any, expected: torch.Tensor) -> None:
         )
 
 
-def with_own_memory(results: list[Any]) -> list[Any]:
-    """Copies outputs that share memory with an earlier one or start inside theirs."""
-    seen: set[int] = set()
+def with_own_memory(results: Iterable[Any], inputs: Iterable[Any]) -> list[Any]:
+    """
+    Copies outputs that share memory with an input or an earlier one, or start inside theirs:
+    callers may write to what an op returns.
+    """
+    seen = {_storage(x) for x in inputs if isinstance(x, torch.Tensor)}
     owned = []
     for result in results:
         if not isinstance(result, torch.Tensor):
@@ -118,8 +110,8 @@ def with_own_memory(results: list[Any]) -> list[Any]:
 
 def copy_returned_inputs(graph: torch.fx.Graph) -> None:
     """
-    Where passes have found that an output equals an input, or a tensor that is captured,
-    the one is a copy again.
+    Copies outputs that are a tensor that the graph captures, or that passes have found to
+    equal that or an input.
     """
     output = graph.output_node()
     for node in output.all_input_nodes:
@@ -142,19 +134,6 @@ def _check_writes_kept(graph: torch.fx.GraphModule) -> None:
     for node in graph.graph.nodes:
         if stands_for_write(node) and memory_of(node.args[0]).op != "placeholder":
             raise CandidateError(f"{node.target} would write to a copy")
-
-
-def check_captures_kept(graph: torch.fx.GraphModule) -> None:
-    """
-    Raises CandidateError if a graph as it was traced returns a tensor that it captures:
-    callers may write to what an op returns.
-    """
-    taken = {_storage(node.meta["val"]) for node in captured_tensors(graph)}
-    for i, value in enumerate(output_values(graph)):
-        if _storage(value) in taken:
-            raise CandidateError(
-                f"output {i} shares memory with a tensor that it captures"
-            )
 
 
 def _check_no_writes(graph: torch.fx.GraphModule) -> None:
