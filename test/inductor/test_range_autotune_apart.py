@@ -23,7 +23,7 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune import config_ranges, rounds
+from torch._inductor.range_autotune import calls, config_ranges, rounds
 from torch._inductor.range_autotune.apart import keep_apart
 from torch._inductor.range_autotune.candidates import (
     APART,
@@ -159,7 +159,7 @@ class TestFusionSpeedup(FusionTestCase):
 
         op = registered(divided, lambda x: divided(x) * 1)
         with mock.patch.object(
-            rounds, "check_divisors", wraps=rounds.check_divisors
+            calls, "check_divisors", wraps=calls.check_divisors
         ) as checked:
             self.compile_with(lambda size: 0.5, lambda x: op(x * 3) + 1, rows(64))
         self.assertTrue(checked.called)
