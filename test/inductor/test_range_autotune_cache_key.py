@@ -13,12 +13,15 @@ import threading
 import types
 import typing
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import torch.nn.functional as F
 from range_autotune_testing import OpTestCase
 from torch._dynamo.utils import counters
 from torch._inductor.codecache import BypassFxGraphCache
+from torch._inductor.codegen.common import custom_backend_passes
+from torch._inductor.fx_passes import post_grad
 from torch._inductor.lowering import user_lowerings
 from torch._inductor.test_case import run_tests
 from torch._subclasses import FakeTensorMode
@@ -929,8 +932,15 @@ class TestRegistrationsKey(OpTestCase):
     def test_what_passes_may_put_into_a_graph_counts(self):
         first, second = self.ops
         self.register(first, [CustomOpConfig(torch.sin)])
-        with config.patch(post_grad_custom_post_pass=lambda graph: None):
-            self.assertNotEqual(registrations_key(graph_of(second), True), "")
+        patterns = {("call_function", second): [SimpleNamespace(handler=impl)]}
+        for added in (
+            config.patch(post_grad_custom_post_pass=lambda graph: None),
+            mock.patch.dict(custom_backend_passes, cpu=lambda gm: None),
+            mock.patch.dict(post_grad.pass_patterns[1].patterns, patterns),
+        ):
+            with added:
+                self.assertNotEqual(registrations_key(graph_of(second), True), "")
+            self.assertEqual(registrations_key(graph_of(second), True), "")
         self.register(torch.ops.aten.mm.default, [CustomOpConfig(torch.sin)])
         self.assertNotEqual(registrations_key(graph_of(second), True), "")
 

@@ -12,6 +12,7 @@ from unittest import mock
 
 import torch._inductor.config as config
 from torch._dynamo.utils import counters
+from torch._higher_order_ops._invoke_quant import InvokeQuant
 from torch._inductor.ir import MultiTemplateBuffer
 from torch._inductor.lowering import user_lowerings
 from torch._inductor.test_case import run_tests, TestCase
@@ -313,6 +314,17 @@ class TestDeferral(DeferredTestCase):
             torch._dynamo.mark_dynamic(x, 0)
             with winner(by_size):
                 self.assertEqual(torch.compile(fn)(x, w), fn(x, w))
+
+    def test_result_in_low_precision(self):
+        """Which Inductor knows by the names of operations, too."""
+        op = linear_op(through_mm, through_sum, ranges=RANGES)
+        in_low_precision = InvokeQuant(codegen_low_precision=True)
+
+        def fn(x, w):
+            y = in_low_precision(op, x, w, scheme="any")
+            return y.relu(), y.sum()
+
+        self.check(fn, self.x, self.w, sizes=(20, 100), choose=by_size)
 
     def test_inside_a_branch(self):
         op = linear_op(through_sum, through_mm, ranges=RANGES)

@@ -65,15 +65,15 @@ class Spinning:
     """
 
     def __init__(self):
-        self._begun = threading.Event()
+        self.begun = threading.Event()
 
     def spin(self):
-        self._begun.set()
+        self.begun.set()
         spin()
 
     @contextlib.contextmanager
     def ends(self):
-        begun = self._begun
+        begun = self.begun
 
         class Alarm(limits._Alarm):
             def _watch(self):
@@ -191,10 +191,11 @@ class TestCallWithin(TestCase):
 
     def test_start_of_a_thread_is_not_interrupted(self):
         """What is raised could hit the new thread, and the old one would wait for it."""
-        steps = []
+        steps, begun = [], self.spinning.begun
 
         class Slow(threading.Thread):
             def _bootstrap(self):
+                begun.set()  # rings now
                 time.sleep(4 * SHORT_S)
                 steps.append("begun")
                 super()._bootstrap()
@@ -204,7 +205,8 @@ class TestCallWithin(TestCase):
             steps.append("started")
             spin()
 
-        self.assert_too_long(start)
+        with self.spinning.ends():
+            self.assert_too_long(start, LONG_S)
         self.assertEqual(steps, ["begun", "started"])
 
     def test_call_into_c_is_out_when_it_comes_back(self):

@@ -42,7 +42,7 @@ class TestCallsAhead(TestCase):
         tuning = types.SimpleNamespace(
             name="op", ranks=ranks, device=torch.device(device), standing=standing
         )
-        with mock.patch.object(config_calls, "too_large", return_value=None):
+        with mock.patch.object(config_calls, "broken_condition", return_value=None):
             search = types.SimpleNamespace(call=lambda module, run: run())
             call = config_calls.caller_ahead(
                 tuning, (0, SizePoint(1, {})), inputs, search
@@ -113,7 +113,7 @@ class TestSettleOnConfigs(TestCase):
         places = [(int(s == 1), SizePoint(s, {})) for s in sizes]
         with (
             mock.patch.object(
-                config_calls, "too_large", lambda _, point: point.size == 512
+                config_calls, "broken_condition", lambda _, point: point.size == 512
             ),
             mock.patch.object(config_calls, "inputs_at", inputs_at),
         ):
@@ -190,7 +190,7 @@ class TestConfigsOfWinners(TestCase):
                 lambda site, size, n, within: SizePoint(n, {}),
             ),
             mock.patch.object(
-                config_calls, "too_large", lambda _, point: point.size == 64
+                config_calls, "broken_condition", lambda _, point: point.size == 64
             ),
             mock.patch.object(
                 config_calls,

@@ -40,8 +40,8 @@ def registrations_key(
     """
     A digest of all registrations that the compilation under way goes by.
 
-    All count, not only those of ops in the graph: an implementation may call any op. None
-    does, and the digest is empty, where lowering will not come upon any such op.
+    All count, not only those of ops in the graph: an implementation may call any op. Empty
+    where lowering cannot come upon a registered op.
 
     Args:
         gm: the graph that is to be cached, if there is one.
@@ -95,12 +95,35 @@ def _may_come_upon(registered: Iterable[Registration], called: set[Any]) -> bool
     Whether lowering a graph that calls such ops may come to one that is registered: passes
     put others into it, Inductor's those of torch.
     """
-    by_passes = config.post_grad_custom_pre_pass or config.post_grad_custom_post_pass
+    by_passes = _passes_are_added()
     return any(
         by_passes
         or of_op.op.overloadpacket in called
         or of_op.op.namespace in NAMESPACES_OF_TORCH
         for of_op in registered
+    )
+
+
+def _passes_are_added() -> bool:
+    """
+    Whether others than torch have passes behind the cache's key, or patterns with a handler
+    in Inductor's. Whose a replacement is cannot be told; no key has those either.
+    """
+    from ..codegen.common import custom_backend_passes
+    from ..fx_passes.post_grad import pass_patterns
+
+    passes = (
+        config.post_grad_custom_pre_pass,
+        config.post_grad_custom_post_pass,
+        *custom_backend_passes.values(),
+    )
+    of_one_target = (
+        entries for table in pass_patterns for entries in table.patterns.values()
+    )
+    patterns = itertools.chain.from_iterable(of_one_target)
+    handlers = (getattr(pattern, "handler", None) for pattern in patterns)
+    return any(passes) or any(
+        handler and not handler.__module__.startswith("torch.") for handler in handlers
     )
 
 

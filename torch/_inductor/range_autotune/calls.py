@@ -121,12 +121,12 @@ def _reject_where_divisors_are_zero(
             standing.reject_in(competing, index, Failure(reason))
 
 
-def too_large(tuning: Tuning, point: SizePoint) -> str | None:
-    """Whether the candidates' code, which has 32 bits for an index, ends below a size."""
+def broken_condition(tuning: Tuning, point: SizePoint) -> str | None:
+    """What a size breaks of the conditions of candidates' code: 32 bits for an index, say."""
     for module in tuning.standing.modules.values():
         for condition in module.conditions:
             if not may_hold(condition, point.values):
-                return f"it is too large for code with {condition}"
+                return f"it breaks a condition of the code, {condition}"
     return None
 
 

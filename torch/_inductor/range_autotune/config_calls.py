@@ -6,7 +6,7 @@ import logging
 from typing import Any, TYPE_CHECKING
 
 from .. import config
-from .calls import inputs_at, runner_at, too_large
+from .calls import broken_condition, inputs_at, runner_at
 from .conclusions import choose_kernel_configs
 from .config_ranges import ConfigRecord
 from .limits import call_within, time_limit_s
@@ -48,7 +48,7 @@ def caller_ahead(
     """
     number, point = first
     waits = tuning.ranks or config.autotune_in_subproc
-    if waits or tuning.device.type == "cpu" or too_large(tuning, point):
+    if waits or tuning.device.type == "cpu" or broken_condition(tuning, point):
         return lambda index: None
     competing = tuning.standing.rounds[number]
 
@@ -99,7 +99,7 @@ def settle_on_configs(
             if search.is_undecided(module.load())
             and tuning.standing.competes(index, tuning.standing.rounds[number])
         ]
-        if undecided and not too_large(tuning, point):
+        if undecided and not broken_condition(tuning, point):
             inputs.clear()
             for index in undecided:
                 _call_ahead(tuning, index, point, inputs, search)
@@ -144,7 +144,7 @@ def _config_times(
     tuning: Tuning, index: int, search: ConfigSearch, point: SizePoint
 ) -> ConfigTimes:
     """What a call of a candidate takes with each config of its kernels, if it can be told."""
-    if too_large(tuning, point):
+    if broken_condition(tuning, point):
         return {}
     module = tuning.standing.modules[index]
 

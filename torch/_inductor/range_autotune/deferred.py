@@ -109,7 +109,7 @@ class _Waiting:
         for buffer in graph.buffers[buffers:]:
             buffer.decide_layout()  # as at the end of lowering, which is over
         new_buffers = graph.buffers[buffers:]
-        _put_behind_same(self.stand_ins, graph.operations[operations:])
+        _hand_on(self.stand_ins, graph.operations[operations:])
         graph.operations[:] = _moved(graph.operations, operations, self.stand_ins)
         graph.buffers[:] = _moved(graph.buffers, buffers, self.stand_ins)
         _number_operations(graph)
@@ -243,15 +243,21 @@ def _starts_at_base(buffer: ir.Buffer, view: ir.ReinterpretView | None) -> bool:
     return view.get_layout().offset == 0 and view.get_dtype() == buffer.get_dtype()
 
 
-def _put_behind_same(
+def _hand_on(
     stand_ins: Sequence[DeferredBuffer], operations: Sequence[ir.Operation]
 ) -> None:
-    """Operations come behind the buffers that what stood for them had to come behind."""
-    behind = V.graph.additional_buffer_deps
+    """What a graph knows of operations that stood for others holds for these."""
+    graph = V.graph
+    names = [operation.get_operation_name() for operation in operations]
     for stand_in in stand_ins:
-        earlier = behind.pop(stand_in.get_operation_name(), ())
-        for operation in operations if earlier else ():
-            behind[operation.get_operation_name()].update(earlier)
+        known = stand_in.get_operation_name()
+        behind = graph.additional_buffer_deps.pop(known, ())
+        for name in names if behind else ():
+            graph.additional_buffer_deps[name].update(behind)
+        for kind in _sets_of_operations(graph):
+            if known in kind:
+                kind.discard(known)
+                kind.update(names)
 
 
 def _number_operations(graph: GraphLowering) -> None:
@@ -265,7 +271,7 @@ def _number_operations(graph: GraphLowering) -> None:
     graph.name_to_op = {op.get_operation_name(): op for op in graph.operations}
     for listed in graph.lists.values():
         listed[:] = [names[name] for name in listed]
-    for known in (graph.low_precision_codegen_ops, graph.invoke_quant_ops):
+    for known in _sets_of_operations(graph):
         now = [names[name] for name in known]
         known.clear()
         known.update(now)
@@ -301,6 +307,11 @@ def _rename_buffers(
         _rename_keys(table, renamed)
     for buffer in new:
         _rename_within(buffer, renamed)
+
+
+def _sets_of_operations(graph: GraphLowering) -> list[Any]:
+    """What a graph knows of operations by the sets that their names are in."""
+    return [graph.low_precision_codegen_ops, graph.invoke_quant_ops]
 
 
 def _rename_keys(table: dict[str, Any], renamed: Mapping[str, str]) -> None:

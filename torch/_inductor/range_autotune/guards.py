@@ -132,8 +132,8 @@ def recorded_guards() -> Iterator[list[sympy.Basic]]:
 
     Yields:
         Conditions on sizes under which the generated code is valid, in symbols of the
-        graph being compiled; filled while the block runs. Those on data-dependent sizes
-        are to be asserted when the code runs.
+        graph being compiled; filled while the block runs. Inductor would assert those on
+        data-dependent sizes when the code runs.
     """
     shape_env = V.graph.sizevars.shape_env
     found: list[sympy.Basic] = []
@@ -148,7 +148,7 @@ def recorded_guards() -> Iterator[list[sympy.Basic]]:
     def expect(expr: sympy.Basic, *args: Any, **kwargs: Any) -> bool:
         real = type(shape_env).guard_or_defer_runtime_assert
         value = real(shape_env, expr, *args, **kwargs)
-        if not _is_backed(expr, shape_env) and _is_open(expr, shape_env):
+        if _is_open(expr, shape_env) and expr not in found:  # by record
             found.append(expr)
         return value
 

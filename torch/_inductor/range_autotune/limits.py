@@ -35,6 +35,7 @@ _SETTING = "torch._inductor.config.custom_op_candidate_time_limit_s"
 _AGAIN_S = 1.0
 # Until a thread is looked at again that could not be interrupted.
 _SOON_S = 0.001
+_START = threading.Thread.start.__code__
 # What the end of the process waits for loads that go on. Most are done by then; native
 # code does not like to be cut off; a compiler that hangs must not keep the process.
 _EXIT_WAIT_S = 5.0
@@ -229,7 +230,7 @@ def _no_thread_begun_by(thread_id: int) -> Iterator[bool]:
 
 def _starts_a_thread(thread_id: int) -> bool:
     frame = sys._current_frames().get(thread_id)
-    while frame is not None and frame.f_code is not threading.Thread.start.__code__:
+    while frame is not None and frame.f_code is not _START:
         frame = frame.f_back
     return frame is not None
 

@@ -145,8 +145,7 @@ def gather(value: Any, ranks: Ranks) -> list[Any]:
     One value from each of the ranks, in their order.
 
     They travel through the default group's store: no device is needed, and no collective
-    of the model is between them. Ranks make the same exchanges in the same order, since
-    they compile the same program.
+    of the model is between them.
 
     Raises:
         RuntimeError: if a rank does not take part within the group's timeout.

@@ -7,7 +7,13 @@ from typing import Any, TYPE_CHECKING
 
 from .. import config
 from . import compiling
-from .calls import inputs_at, leave_inputs, runners_at, tell_not_measured, too_large
+from .calls import (
+    broken_condition,
+    inputs_at,
+    leave_inputs,
+    runners_at,
+    tell_not_measured,
+)
 from .candidates import call_of_candidate, FALLBACK, FALLBACK_INDEX, one_line
 from .comparing import compare
 from .conclusions import (
@@ -100,7 +106,7 @@ def _measure_point(
     Args:
         inputs: in place of the call site's; empty if they are still to be made.
     """
-    reason = too_large(tuning, point)
+    reason = broken_condition(tuning, point)
     if reason:
         tell_not_measured(tuning, point, reason)
     mine, restore = (

@@ -394,7 +394,7 @@ def _all_hold(conditions: Iterable[sympy.Basic], values: Values) -> bool:
 
 
 def may_hold(condition: sympy.Basic, values: Values) -> bool:
-    """False only if the values make a condition on sizes false."""
+    """False only if values make a condition on sizes false, or divide by nothing in it."""
     return _may_hold(replaced(condition), values)
 
 
