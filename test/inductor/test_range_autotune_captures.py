@@ -7,6 +7,7 @@ import weakref
 from unittest import mock
 
 from range_autotune_testing import OpTestCase, SymbolicTestCase
+from torch._dynamo.utils import counters
 from torch._inductor.test_case import run_tests
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
@@ -116,6 +117,35 @@ class TestCompiled(OpTestCase):
                 with torch._dynamo.config.patch(error_on_recompile=i > 0):
                     self.assertEqual(compiled(x), (x * 2 + table) * 3)
 
+    @parametrize("dispatches", (False, True))
+    def test_given_to_ops_that_inductor_calls(self, dispatches):
+        """With fake inputs, too, to know the strides of what they return."""
+        counters.clear()
+        table = torch.arange(float(SIZE), device=DEVICE)
+        kernel = torch.library.custom_op("captures::kernel", mutates_args=())(_sum_of)
+        kernel.register_fake(_sum_of)
+        op = torch.library.custom_op("captures::of_kernel", mutates_args=())(_plus_ramp)
+        op.register_fake(torch.empty_like)
+
+        def sorts(x):
+            return x + table.sort().values
+
+        ranges = [(2, 16), (16, math.inf)]
+        implementations = [lambda x: kernel(x, table), sorts]
+        self.register(op, [CustomOpRangeConfig("x", 0, ranges, implementations)])
+
+        def time_candidates(runners, *_):
+            winner = int(dispatches and runners[0]()[0].shape[0] >= 16)
+            return {index: Timing(1.0 + (index != winner)) for index in runners}
+
+        compiled = torch.compile(lambda x: op(x * 2) * 3)
+        with mock.patch.object(rounds, "time_candidates", time_candidates):
+            for size in (20, 5):
+                x = torch.rand(size, SIZE, device=DEVICE)
+                torch._dynamo.mark_dynamic(x, 0)
+                self.assertEqual(compiled(x), (x * 2 + table) * 3)
+        self.assertEqual(counters["inductor"]["custom_op_candidates_left_out"], 0)
+
     def test_weights_of_a_package_are_replaced_without_them(self):
         table = torch.arange(float(SIZE), device=DEVICE)
         op = torch.library.custom_op("captures::packaged", mutates_args=())(_plus_ramp)
@@ -176,6 +206,10 @@ def first_is_best(runners, *_):
 
 def _first_of_two(x: torch.Tensor) -> torch.Tensor:
     raise AssertionError("the op itself does not run")
+
+
+def _sum_of(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    return x + table
 
 
 def _plus_ramp(x: torch.Tensor) -> torch.Tensor:

@@ -28,7 +28,10 @@ from torch.fx.traceback import preserve_node_meta
 
 import torch
 from torch._inductor import ir
-from torch._inductor.range_autotune.captures import CapturesAsConstants
+from torch._inductor.range_autotune.captures import (
+    CapturesAsConstants,
+    constants_may_be_real,
+)
 from torch._inductor.range_autotune.control_flow import with_tuples
 from torch._inductor.range_autotune.functional import functionalized, has_effects
 from torch._inductor.range_autotune.guards import frozen_shapes, replaced
@@ -129,7 +132,8 @@ def inline_subgraph_to_ir_nodes(
     outer = V.graph.module
     V.graph.module = inlined = copied(gm)
     try:
-        return process_subgraph_nodes(inlined, inputs)
+        with constants_may_be_real():
+            return process_subgraph_nodes(inlined, inputs)
     finally:
         V.graph.module = outer
 

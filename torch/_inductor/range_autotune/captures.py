@@ -8,6 +8,7 @@ written to, while the graph is made.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, TYPE_CHECKING
 
 from torch.fx.experimental.proxy_tensor import (
@@ -20,9 +21,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import torch
 
+from ..virtualized import V
+
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -87,6 +90,20 @@ class CapturesAsConstants(TorchDispatchMode):
 def fake_constant(fake_mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
     """A fake tensor with a real one's sizes; constants that share memory share theirs."""
     return fake_mode.fake_tensor_converter.from_real_tensor(fake_mode, tensor)
+
+
+@contextlib.contextmanager
+def constants_may_be_real() -> Iterator[None]:
+    """
+    While a graph with constants is lowered: an operation that Inductor does not generate,
+    such as a custom op, is called with fake inputs then, and with the constants themselves.
+    """
+    fake_mode = V.fake_mode
+    before, fake_mode.allow_non_fake_inputs = fake_mode.allow_non_fake_inputs, True
+    try:
+        yield
+    finally:
+        fake_mode.allow_non_fake_inputs = before
 
 
 def captured_tensors(gm: torch.fx.GraphModule) -> dict[torch.fx.Node, torch.Tensor]:

@@ -24,6 +24,7 @@ from ..codegen.wrapper import (
 from ..graph import SubgraphLowering
 from ..utils import is_cudagraph_unsafe_op
 from ..virtualized import V
+from .captures import constants_may_be_real
 from .contract import main_device
 from .known_sizes import emitting
 from .subgraph_module import TrustsInputs
@@ -135,6 +136,7 @@ def lower_branch(
         V.set_graph_handler(graph),
         config.patch(dict(config_patches)),
         emitting(known),
+        constants_may_be_real(),
     ):
         graph.run(*fakes)
         graph.graph_outputs = _own_buffers(graph.graph_outputs, outputs)
