@@ -148,7 +148,7 @@ def recorded_guards() -> Iterator[list[sympy.Basic]]:
     def expect(expr: sympy.Basic, *args: Any, **kwargs: Any) -> bool:
         real = type(shape_env).guard_or_defer_runtime_assert
         value = real(shape_env, expr, *args, **kwargs)
-        if _is_open(expr, shape_env) and expr not in found:  # by record
+        if not _is_backed(expr, shape_env) and _is_open(expr, shape_env):
             found.append(expr)
         return value
 
