@@ -191,21 +191,22 @@ class TestCallWithin(TestCase):
 
     def test_start_of_a_thread_is_not_interrupted(self):
         """What is raised could hit the new thread, and the old one would wait for it."""
-        steps = []
+        steps, ring = [], self.spinning.begun.set
 
         class Slow(threading.Thread):
             def _bootstrap(self):
+                ring()
                 time.sleep(4 * SHORT_S)
                 steps.append("begun")
                 super()._bootstrap()
 
         def start():
             Slow().start()
-            steps.append("started")
             spin()
 
-        self.assert_too_long(start)
-        self.assertIn(steps, (["begun", "started"], []))  # [] where the start came late
+        with self.spinning.ends():
+            self.assert_too_long(start, LONG_S)
+        self.assertEqual(steps, ["begun"])
 
     def test_call_into_c_is_out_when_it_comes_back(self):
         self.assert_too_long(functools.partial(time.sleep, 4 * SHORT_S))
