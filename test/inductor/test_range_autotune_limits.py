@@ -191,7 +191,12 @@ class TestCallWithin(TestCase):
 
     def test_start_of_a_thread_is_not_interrupted(self):
         """What is raised could hit the new thread, and the old one would wait for it."""
-        steps, ring = [], self.spinning.begun.set
+        steps, ring, raised = [], self.spinning.begun.set, []
+        set_exception = limits._set_async_exception
+
+        def note(thread_id, exception):
+            raised.append([*steps])
+            set_exception(thread_id, exception)
 
         class Slow(threading.Thread):
             def _bootstrap(self):
@@ -204,9 +209,12 @@ class TestCallWithin(TestCase):
             Slow().start()
             spin()
 
-        with self.spinning.ends():
+        with (
+            mock.patch.object(limits, "_set_async_exception", note),
+            self.spinning.ends(),
+        ):
             self.assert_too_long(start, LONG_S)
-        self.assertEqual(steps, ["begun"])
+        self.assertEqual(raised[0], ["begun"])
 
     def test_call_into_c_is_out_when_it_comes_back(self):
         self.assert_too_long(functools.partial(time.sleep, 4 * SHORT_S))
