@@ -57,14 +57,16 @@ def registrations_key(
     from .collectives import several_ranks
 
     in_force = [of_op for _, of_op in sorted(registrations_in_force().items())]
+    if not in_force:
+        return ""
     called = set() if gm is None else _called(gm)
     if is_lowered and not _may_come_upon(in_force, called):
         return ""
     parts = []
     for registration in in_force:
         if (
-            several_ranks()
-            and registration.op.overloadpacket in called
+            registration.op.overloadpacket in called
+            and several_ranks()
             and registration.mentions_collective
         ):
             raise BypassFxGraphCache(f"all ranks decide on {registration.op}")
@@ -74,7 +76,7 @@ def registrations_key(
             reason = f"{registration.op} has an autotuning registration with {e}"
             log.info("Not cached: %s", reason)
             raise BypassFxGraphCache(reason) from e
-    return digest(parts) if parts else ""
+    return digest(parts)
 
 
 def _called(gm: torch.fx.GraphModule) -> set[Any]:
@@ -95,11 +97,8 @@ def _may_come_upon(registered: Iterable[Registration], called: set[Any]) -> bool
     Whether lowering a graph that calls such ops may come to one that is registered: passes
     put others into it, Inductor's those of torch.
     """
-    by_passes = _passes_are_added()
-    return any(
-        by_passes
-        or of_op.op.overloadpacket in called
-        or of_op.op.namespace in NAMESPACES_OF_TORCH
+    return _passes_are_added() or any(
+        of_op.op.overloadpacket in called or of_op.op.namespace in NAMESPACES_OF_TORCH
         for of_op in registered
     )
 

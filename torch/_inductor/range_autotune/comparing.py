@@ -56,11 +56,11 @@ def _without_neighbours(
     """Whether results that differ do so before neighbours make something of them."""
     site, candidate = tuning.site, tuning.standing.traced[index].candidate
 
-    def compare() -> Comparison:
+    def call_ops() -> Comparison:
         return find_mismatch_of_ops(candidate, site, inputs_at(tuning, point))
 
     try:
-        return call_within(time_limit_s(), "a call of it", compare)
+        return call_within(time_limit_s(), "a call of it", call_ops)
     except Exception as e:
         log.debug("%s: no second opinion", tuning.name, exc_info=e)
         return mismatch

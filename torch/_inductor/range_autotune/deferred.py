@@ -272,9 +272,7 @@ def _number_operations(graph: GraphLowering) -> None:
     for listed in graph.lists.values():
         listed[:] = [names[name] for name in listed]
     for known in _sets_of_operations(graph):
-        now = [names[name] for name in known]
-        known.clear()
-        known.update(now)
+        _rename_members(known, names)
     _rename_keys(graph.additional_buffer_deps, names)
 
 
@@ -300,9 +298,7 @@ def _rename_buffers(
         buffer.name = renamed[buffer.get_name()]
         graph.name_to_buffer[buffer.name] = buffer
     for known in _sets_of_names(graph):
-        now = [renamed[old] for old in known if old in renamed]
-        known.difference_update(renamed)
-        known.update(now)
+        _rename_members(known, renamed)
     for table in _tables_by_name(graph):
         _rename_keys(table, renamed)
     for buffer in new:
@@ -312,6 +308,12 @@ def _rename_buffers(
 def _sets_of_operations(graph: GraphLowering) -> list[Any]:
     """What a graph knows of operations by the sets that their names are in."""
     return [graph.low_precision_codegen_ops, graph.invoke_quant_ops]
+
+
+def _rename_members(known: Any, renamed: Mapping[str, str]) -> None:
+    now = [renamed[old] for old in known if old in renamed]
+    known.difference_update(renamed)
+    known.update(now)
 
 
 def _rename_keys(table: dict[str, Any], renamed: Mapping[str, str]) -> None:
