@@ -516,6 +516,7 @@ def same_name(marker):
     return impl
 
 
+@instantiate_parametrized_tests
 class TestImplementations(UsesTestCase):
     def test_its_one_output_in_a_tuple(self):
         op = define_op(double, torch.empty_like)
@@ -580,6 +581,32 @@ class TestImplementations(UsesTestCase):
             for size in (2, 4095, 4096, 4097, 100_003):
                 x = torch.ones(size, device=DEVICE)
                 self.assertEqual(compiled(x), x * (size + 1))
+
+    @parametrize("winners", (1, 2))
+    def test_sort_over_the_dispatch_size(self, winners):
+        """Inductor sorts with 16 bits for a place where it knows, or guards, that they do."""
+
+        def order(x: torch.Tensor) -> torch.Tensor:
+            return x.argsort(0)
+
+        def of_negated(x):
+            return (-x).sort(0, descending=True).indices
+
+        op = define_op(order, lambda x: torch.empty_like(x, dtype=torch.int64))
+        impls = (lambda x: x.sort(0).indices, of_negated)
+        register(op, *impls, ranges=RANGES[1:], include_fallback=False)
+        first_of_second = 2048 if winners == 2 else math.inf
+
+        def best(size, index):
+            return 1.0 + (index != (size >= first_of_second))
+
+        with made_up_times(best):
+            compiled = compile_at(lambda x: op(x) + 1, torch.rand(128, device=DEVICE))
+        self.assertEqual(counters["inductor"]["custom_op_candidates_left_out"], 0)
+        with no_recompile:
+            for size in (4, 1024, 32766, 40000):
+                x = torch.randperm(size, device=DEVICE).float()
+                self.assertEqual(compiled(x), order(x) + 1)
 
     def test_lacking_parameter(self):
         def fn(x: torch.Tensor, k: int = 1) -> torch.Tensor:

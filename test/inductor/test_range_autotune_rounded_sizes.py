@@ -73,6 +73,8 @@ class TestHolds(TestCase):
             S - Mod(S, 4) >= -1,
             S + PythonMod(-S, 8) < S + 8,
             8 * CeilToInt(IntTrueDiv(S, 8)) >= S,
+            8 * T * FloorDiv(S + 1, 2) - 4 * T > 0,
+            sympy.expand((2 - T - FloorDiv(T, 3)) * (S - FloorDiv(S, 2))) <= 0,
         ),
     )
     def test_true(self, condition):
@@ -124,17 +126,18 @@ class TestHolds(TestCase):
             max_size=2,
         ),
         st.tuples(integers, integers, integers),
+        st.tuples(integers, st.integers(0, 1)),
         st.tuples(st.integers(0, 9), st.integers(0, 25)),
     )
-    @example(sympy.Le, [(-16, 1, 15, 16, FloorDiv)], (1, 0, 0), (2, 25))
+    @example(sympy.Le, [(-16, 1, 15, 16, FloorDiv)], (1, 0, 0), (1, 0), (2, 25))
     @settings(max_examples=300, deadline=None, derandomize=True)
-    def test_is_so_at_all_sizes(self, relation, quotients, rest, values):
+    def test_is_so_at_all_sizes(self, relation, quotients, rest, times, values):
         first, last = values[0], sum(values)
         factor, of_other, constant = rest
         expr = factor * S + of_other * T + constant
         for outer, inner, offset, divisor, kind in quotients:
             expr += outer * kind(inner * S + offset, sympy.Integer(divisor))
-        condition = relation(expr, 0)
+        condition = relation(sympy.expand(expr * (times[0] + times[1] * T)), 0)
         told = holds(condition, sizes(s=(first, last), t=(2, 4)))
         if told is not None:
             for s in range(first, last + 1):

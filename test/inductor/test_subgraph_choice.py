@@ -20,6 +20,7 @@ from torch._inductor.virtualized import V
 from torch.fx.experimental.symbolic_shapes import (
     _ShapeEnvGuardError,
     guard_or_false,
+    guard_or_true,
 )
 from torch.testing import FileCheck
 from torch.testing._internal.common_utils import (
@@ -37,7 +38,11 @@ from torch._inductor.codegen.subgraph import (
     SubgraphTemplate,
     trace_subgraph,
 )
-from torch._inductor.range_autotune.guards import frozen_shapes, recorded_guards
+from torch._inductor.range_autotune.guards import (
+    frozen_shapes,
+    recorded_guards,
+    without_optional_guards,
+)
 from torch._inductor.range_autotune.subgraph_module import (
     generate_module,
     SubgraphModule,
@@ -520,6 +525,21 @@ class TestRecordedGuards(ChoiceTestCase):
                 self.shape_env.guard_or_defer_runtime_assert(expected, "why")
         self.assertEqual(found, [sympy.Eq(2 * unbacked, 6)])
         self.assertEqual(self.shape_env.deferred_runtime_asserts, asserts)
+
+    def test_optional_guards(self):
+        """Not even where it would hold at the size that the model is compiled with."""
+        open_question = self.shape_env.create_symboolnode(self.s0 > 50)
+        known = self.shape_env.create_symboolnode(self.s0 >= 2)
+        with recorded_guards() as found, without_optional_guards():
+            self.assertFalse(guard_or_false(open_question))
+            self.assertTrue(guard_or_true(open_question))
+            self.assertTrue(V.graph.sizevars.guard_or_false(self.s0 >= 2))
+            self.assertTrue(guard_or_false(known))
+            self.assertEqual(found, [])
+            self.assertTrue(bool(open_question))
+        self.assertEqual(found, [self.s0 > 50])
+        self.assertTrue(guard_or_false(open_question))
+        self.assertEqual(len(self.shape_env.guards), 1)
 
     def test_guards_are_added_again_behind(self):
         condition = self.s0 > 50

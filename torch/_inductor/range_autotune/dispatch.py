@@ -16,6 +16,7 @@ from .. import config, ir
 from ..codegen.subgraph import inline_subgraph_to_ir_nodes
 from ..utils import convert_shape_to_inductor
 from ..virtualized import V
+from .guards import without_optional_guards
 from .named_configs import PATCH
 from .operation_config import tag
 
@@ -49,7 +50,7 @@ def emit_winner(
     """
     patches = dict(winner.candidate.config_patches)
     first = len(V.graph.operations)
-    with config.patch(patches):
+    with config.patch(patches), without_optional_guards():
         results = inline_subgraph_to_ir_nodes(
             winner.graph, list(site.inputs), winner.name
         )

@@ -59,6 +59,32 @@ def frozen_shapes() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def without_optional_guards() -> Iterator[None]:
+    """
+    Lowers without the guards that Inductor would have only to do better.
+
+    Where it asks whether something holds, and has a way for that it may not, it takes that
+    way, as with sizes that depend on data.
+    """
+    shape_env = V.graph.sizevars.shape_env
+
+    def answer(
+        expr: sympy.Basic,
+        *args: Any,
+        fallback_value: bool | None = None,
+        **kwargs: Any,
+    ) -> sympy.Basic:
+        optional = fallback_value is not None and _is_backed(expr, shape_env)
+        if optional and _is_open(expr, shape_env):
+            return sympy.sympify(fallback_value)
+        return outer(expr, *args, fallback_value=fallback_value, **kwargs)
+
+    outer = shape_env.evaluate_expr
+    with _with_method(shape_env, "evaluate_expr", answer):
+        yield
+
+
+@contextlib.contextmanager
 def _answering(shape_env: ShapeEnv) -> Iterator[None]:
     """Without a guard, what holds whatever the sizes are."""
 

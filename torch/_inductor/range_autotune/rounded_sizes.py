@@ -33,7 +33,8 @@ def holds(condition: sympy.Basic, shape_env: ShapeEnv) -> bool | None:
     """
     Whether a comparison of sums of sizes, their quotients and remainders by constants is
     true, or false, for all values that the sizes can have; None if that cannot be told. Of
-    several conditions what follows from writing remainders as quotients.
+    products of such sums what follows from the signs, of several conditions what follows
+    from writing remainders as quotients.
     """
     if not condition.has(*_ROUNDED):
         return None
@@ -44,7 +45,7 @@ def holds(condition: sympy.Basic, shape_env: ShapeEnv) -> bool | None:
         return None
     difference = shape_env.replace(condition.lhs - condition.rhs)
     difference = _without_own_remainders(difference, shape_env)
-    bounds = _bounds_of_sum(*_without_quotients(difference), shape_env)
+    bounds = _bounds_of_product(*_without_quotients(difference), shape_env)
     if bounds is None or not difference.is_integer:
         return None
     low, high = bounds
@@ -115,6 +116,25 @@ def _without_quotients(
     # Those inside of others come first.
     expr = expr.replace(CleanDiv, lambda base, divisor: base / divisor)
     return sympy.expand(expr.replace(FloorDiv, divided)), remainders
+
+
+def _bounds_of_product(
+    expr: sympy.Expr, remainders: dict[sympy.Symbol, int], shape_env: ShapeEnv
+) -> tuple[sympy.Expr, sympy.Expr] | None:
+    """The least and the most that sums can be that are multiplied; None of others."""
+    low = high = sympy.Integer(1)
+    for factor in sympy.Mul.make_args(sympy.factor(expr)):
+        bounds = _bounds_of_sum(sympy.expand(factor), remainders, shape_env)
+        if bounds is None:
+            return None
+        ends = [_product(a, b) for a in (low, high) for b in bounds]
+        low, high = min(ends), max(ends)
+    return low, high
+
+
+def _product(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
+    """Of ends of intervals: infinitely often nothing is nothing."""
+    return sympy.Integer(0) if 0 in (a, b) else a * b
 
 
 def _bounds_of_sum(

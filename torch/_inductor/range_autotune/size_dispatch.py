@@ -26,6 +26,7 @@ from ..utils import is_cudagraph_unsafe_op
 from ..virtualized import V
 from .captures import constants_may_be_real
 from .contract import main_device
+from .guards import without_optional_guards
 from .known_sizes import emitting
 from .subgraph_module import TrustsInputs
 
@@ -137,6 +138,7 @@ def lower_branch(
         config.patch(dict(config_patches)),
         emitting(known),
         constants_may_be_real(),
+        without_optional_guards(),
     ):
         graph.run(*fakes)
         graph.graph_outputs = _own_buffers(graph.graph_outputs, outputs)

@@ -16,7 +16,7 @@ import torch
 from .. import config
 from ..virtualized import V
 from .captures import constants_may_be_real
-from .guards import recorded_guards
+from .guards import recorded_guards, without_optional_guards
 from .operation_config import tag
 from .threads import Once
 
@@ -170,7 +170,11 @@ def generate_module(
         config.patch(cpp_wrapper=False),
         recorded_guards() as conditions,
     ):
-        with config.patch(dict(config_patches)), constants_may_be_real():
+        with (
+            config.patch(dict(config_patches)),
+            constants_may_be_real(),
+            without_optional_guards(),
+        ):
             graph.run(*fake_inputs)
         tag(graph.operations, config_patches)
         code, _ = graph.codegen()
