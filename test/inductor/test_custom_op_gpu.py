@@ -73,6 +73,48 @@ def norm_op(config_patches=None):
     return op
 
 
+if HAS_GPU:
+    import triton
+    import triton.language as tl
+
+    @triton.jit
+    def scale_kernel(out, x, factor, elements, BLOCK: tl.constexpr):
+        at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        inside = at < elements
+        tl.store(out + at, tl.load(x + at, inside) * factor, inside)
+
+    @triton.autotune(
+        [triton.Config({"BLOCK": 128}), triton.Config({"BLOCK": 512}, num_warps=8)],
+        key=["elements"],
+    )
+    @triton.jit
+    def add_kernel(out, x, elements, BLOCK: tl.constexpr):
+        at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        inside = at < elements
+        total = tl.load(out + at, inside) + tl.load(x + at, inside)
+        tl.store(out + at, total, inside)
+
+
+def grid(meta):
+    return (triton.cdiv(meta["elements"], meta["BLOCK"]),)
+
+
+def threefold_by_one_launch(x):
+    out, x = torch.empty_like(x), x.contiguous()
+    blocks = (triton.cdiv(x.numel(), 256),)
+    torch.library.wrap_triton(scale_kernel)[blocks](out, x, 3.0, x.numel(), BLOCK=256)
+    return out
+
+
+def threefold_by_two_launches(x):
+    """The second one updates what the first one wrote, with one of several configs."""
+    out, x = torch.zeros_like(x), x.contiguous()
+    scale = torch.library.wrap_triton(scale_kernel)
+    scale[grid](out, x, 2.0, elements=x.numel(), BLOCK=128)
+    torch.library.wrap_triton(add_kernel)[grid](out, x, elements=x.numel())
+    return out
+
+
 @contextlib.contextmanager
 def made_up_winners(number, configs_by_range=one_config_each):
     """Made-up times: with two winners candidate i wins in range i, else the first."""
@@ -245,6 +287,14 @@ class TestOnGpu(TestCase):
         keeping = code.count("@triton_heuristics.persistent_reduction(")
         self.assertEqual((looping, keeping), (int(not everywhere), 1), msg=code)
         self.assertEqual(code.count("@triton.jit"), looping + keeping, msg=code)
+        self.assertEqual(code.count("'custom_op_other_warps'"), 1, msg=code)
+
+    @config.patch("triton.multi_kernel", 1)
+    def test_kernels_of_others_have_the_warps_that_they_had(self):
+        norm_op()
+        _, (code, *_) = run_and_get_code(torch.compile(norm_by_mean), rows(20, 4096))
+        self.assertIn("@triton_heuristics.persistent_reduction(", code)
+        self.assertNotIn("custom_op_other_warps", code)
 
     @parametrize("columns", (256, 4096))
     def test_two_dispatches_in_cpp(self, columns):
@@ -337,6 +387,30 @@ class TestOnGpu(TestCase):
         self.assertEqual([kept in source for source in measured], [False, False])
         self.assertEqual([looped in source for source in measured], [True, True])
         self.assert_like_eager(compiled, lambda x: torch.relu(norm_by_mean(x)))
+
+    @parametrize("winners", (1, 2))
+    @parametrize("cpp_wrapper", (False, True))
+    def test_kernels_that_implementations_launch(self, winners, cpp_wrapper):
+        def threefold(x: torch.Tensor) -> torch.Tensor:
+            return x * 3
+
+        name = f"on_gpu::threefold{next(_numbers)}"
+        op = torch.library.custom_op(name, threefold, mutates_args=())
+        op.register_fake(torch.empty_like)
+        impls = [threefold_by_one_launch, threefold_by_two_launches]
+        ranges = CustomOpRangeConfig("x", 0, RANGES, impls)
+        register_custom_op_autotuning(op, configs=[ranges])
+
+        def fn(x):
+            y = op(x * 2).relu()
+            return op(y + x) - 1
+
+        with config.patch(cpp_wrapper=cpp_wrapper):
+            compiled, code = self.compiled(fn, winners)
+        self.assertEqual(counters["inductor"]["custom_op_candidates_left_out"], 0)
+        self.assertEqual("def scale_kernel(" in code, True, msg=code)
+        self.assertEqual("def add_kernel(" in code, winners == 2, msg=code)
+        self.assert_like_eager(compiled, fn)
 
     def test_memory_is_given_back(self):
         op = norm_op()

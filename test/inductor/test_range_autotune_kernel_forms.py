@@ -37,6 +37,7 @@ from torch._inductor.range_autotune.candidates import (
     TracedCandidate,
 )
 from torch._inductor.range_autotune.kernel_forms import (
+    meta_of_form,
     with_other_warps,
     with_persistent_reductions,
 )
@@ -220,6 +221,8 @@ class TestWarps(TestCase):
             return SimpleNamespace(kwargs=kwargs, num_warps=num_warps)
 
         device = SimpleNamespace(warp_size_or_default=warp_size)
+        with config.patch({LIMIT: 16 * 1024}):
+            meta = {**meta_of_form(), **meta}
         with mock.patch.object(triton_heuristics, "InductorConfig", made):
             configs = triton_heuristics._persistent_reduction_configs(
                 {"x": 4096, "r0_": elements}, hint, meta, {"device": device}
@@ -239,7 +242,9 @@ class TestWarps(TestCase):
 
     def test_no_others(self):
         usual = [SimpleNamespace(num_warps=1)]
-        self.assertEqual(with_other_warps(usual, 1024, 32), usual)
+        with config.patch({LIMIT: 16 * 1024}):
+            self.assertEqual(with_other_warps(usual, 1024, 32, meta_of_form()), usual)
+        self.assertEqual(with_other_warps(usual, 4096, 32, meta_of_form()), usual)
         self.assertEqual(self.warps(4096, hint=ReductionHint.OUTER_TINY), [16])
         self.assertEqual(self.warps(4096, RSPLIT_SIZE=64), [8])
 

@@ -23,7 +23,7 @@ from .control_flow import all_nodes
 
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from .candidates import TracedCandidate
 
@@ -32,6 +32,8 @@ _LIMIT = "triton.persistent_inner_reduction_limit"
 _MOST_ELEMENTS = 16 * 1024
 _USUALLY_KEPT = 1024
 _MOST_THREADS = 1024  # of a block on any GPU
+# In a kernel's ``inductor_meta``.
+_OTHER_WARPS = "custom_op_other_warps"
 # A reduction, too, but not tagged as one.
 _SOFTMAX = "prims::prepare_softmax_online"
 
@@ -56,8 +58,17 @@ def with_persistent_reductions(traced: TracedCandidate) -> TracedCandidate | Non
     return dataclasses.replace(traced, candidate=candidate, as_written=None)
 
 
+def meta_of_form() -> dict[str, bool]:
+    """What the source of a kernel that may keep long rows says in its ``inductor_meta``."""
+    keeps = config.triton.persistent_inner_reduction_limit > _USUALLY_KEPT
+    return {_OTHER_WARPS: True} if keeps else {}
+
+
 def with_other_warps(
-    configs: Sequence[Any], elements: int, warp_size: int
+    configs: Sequence[Any],
+    elements: int,
+    warp_size: int,
+    inductor_meta: Mapping[str, Any],
 ) -> list[Any]:
     """
     Configs of a persistent reduction, and the same with other warps for long rows.
@@ -71,8 +82,10 @@ def with_other_warps(
         configs: Triton's, for blocks of one row.
         elements: of a row.
         warp_size: in threads.
+        inductor_meta: the kernel's; one that sums several rows by itself has no others.
     """
-    if elements <= _USUALLY_KEPT:
+    asked = inductor_meta.get(_OTHER_WARPS) and not inductor_meta.get("RSPLIT_SIZE")
+    if not asked or elements <= _USUALLY_KEPT:
         return [*configs]
     most = _MOST_THREADS // warp_size
     others = {min(elements // each // warp_size, most) for each in (8, 16, 32)}
