@@ -32,7 +32,7 @@ from torch._inductor.kernel.custom_op import (
 )
 from torch._inductor.range_autotune import dispatch, lowering, rounds
 from torch._inductor.range_autotune.call_site import CallSite
-from torch._inductor.range_autotune.size_points import is_about_index_width
+from torch._inductor.range_autotune.guards import is_about_index_width
 from torch._inductor.range_autotune.times import Timing
 
 

@@ -23,13 +23,13 @@ import torch
 from torch._inductor import config, ir
 from torch._inductor.kernel.custom_op import CustomOpRangeConfig
 from torch._inductor.range_autotune.call_site import CallSite, NotTunable, Slot
+from torch._inductor.range_autotune.guards import is_about_index_width
 from torch._inductor.range_autotune.inputs import check_memory, make_inputs
 from torch._inductor.range_autotune.ranges import ANY_SIZE, DimRange
 from torch._inductor.range_autotune.registration import DispatchDim
 from torch._inductor.range_autotune.size_points import (
     concrete,
     hint_point,
-    is_about_index_width,
     point_for_size,
     size_bounds,
     SizePoint,

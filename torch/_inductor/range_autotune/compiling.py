@@ -10,13 +10,14 @@ from itertools import chain
 from typing import Any, TYPE_CHECKING
 
 from torch.fx import GraphModule
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from .candidates import FALLBACK_INDEX, TracedCandidate
 from .cpp_units import compile_together, CppKernel, is_full, kernels_of
+from .guards import is_about_index_width
 from .known_sizes import knowing
 from .limits import call_within, fulfil, LimitedExecutor, time_limit_s
 from .named_configs import content_name
-from .size_points import is_about_index_width
 from .subgraph_module import generate_module, SubgraphModule
 from .threads import autotune_threads, is_compiled_by_workers, loads_in_any_thread
 from .times import Failure, failure_of
@@ -24,8 +25,9 @@ from .tuning import known_tunings, outermost_graph
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from .standing import Standing
     from .tuning import Tuning
 
     Start = Callable[[Callable[[], Any]], Future[Any]]
@@ -67,18 +69,66 @@ def submit(tuning: Tuning) -> None:
     Generates each candidate once, whatever the number of its ranges, and starts its load.
 
     While one is generated here, those before it are compiled in other threads: the largest
-    first, so that little is left to wait for behind the last. Their C++ kernels are
-    compiled several at a time. What compile workers have anyway is loaded at the end: it
-    would take turns with this thread for nothing.
+    first, so that little is left to wait for behind the last. Those whose code guards on a
+    size are set aside.
+    """
+    standing = tuning.standing
+
+    def generated() -> Iterator[tuple[int, SubgraphModule]]:
+        for index in _largest_first(tuning):
+            try:
+                module = _generate(tuning, standing.traced[index])
+            except Exception as e:
+                _take_out(standing, index, e)
+                continue
+            failure = _guard_in(module)
+            if failure and index != FALLBACK_INDEX:
+                standing.set_aside(index, failure)
+            else:
+                yield index, module
+
+    _start_loads(tuning, generated())
+
+
+def submit_guarded(tuning: Tuning) -> None:
+    """
+    The same for those that were set aside, without the guards that Inductor can do without.
+
+    Their code may be slower for it, and they are out if it guards on a size all the same.
+    """
+    standing = tuning.standing
+
+    def generated() -> Iterator[tuple[int, SubgraphModule]]:
+        for index in standing.put_back():
+            traced, failure = standing.traced[index], standing.guarded[index]
+            try:
+                module = _generate(tuning, traced, optional_guards=False)
+            except Exception:
+                standing.reject(index, failure)
+                continue
+            if left := _guard_in(module):
+                standing.reject(index, left)
+            else:
+                del standing.guarded[index]
+                yield index, module
+
+    _start_loads(tuning, generated())
+
+
+def _start_loads(
+    tuning: Tuning, generated: Iterable[tuple[int, SubgraphModule]]
+) -> None:
+    """
+    Starts to load modules, each as soon as it is there.
+
+    C++ kernels are compiled several at a time. What compile workers have anyway is loaded
+    at the end: it would take turns with this thread for nothing.
     """
     start = _starter()
     unit: dict[int, list[CppKernel]] = {}
     by_workers: list[int] = []
     standing = tuning.standing
-    for index in _largest_first(tuning):
-        module = _generate(tuning, index, standing.traced[index])
-        if module is None:
-            continue
+    for index, module in generated:
         standing.modules[index] = module
         if not loads_in_any_thread(module.source):
             tuning.loads[index] = _called_here(module.load)
@@ -200,32 +250,47 @@ def _executor(threads: int, limit_s: float | None) -> LimitedExecutor:
 
 
 def _generate(
-    tuning: Tuning, index: int, traced: TracedCandidate
-) -> SubgraphModule | None:
-    """The candidate's module; None if it is out."""
+    tuning: Tuning, traced: TracedCandidate, **options: bool
+) -> SubgraphModule:
+    """
+    The candidate's module; raises what generating it raises.
+
+    Args:
+        options: of ``generate_module``.
+    """
     traced.graph.meta[_IS_CANDIDATE] = True
-    try:
-        with knowing(traced.known):
-            module = call_within(
-                time_limit_s(),
-                "generating its code",
-                generate_module,
-                traced.graph,
-                tuning.site.fake_inputs(),
-                tuning.site.symbols(),
-                f"{tuning.name}_{traced.name}",
-                traced.candidate.config_patches,
-            )
-    except Exception as e:
-        tuning.standing.reject(index, failure_of(e).of("it does not compile"))
-        return None
+    with knowing(traced.known):
+        return call_within(
+            time_limit_s(),
+            "generating its code",
+            functools.partial(generate_module, **options),
+            traced.graph,
+            tuning.site.fake_inputs(),
+            tuning.site.symbols(),
+            f"{tuning.name}_{traced.name}",
+            traced.candidate.config_patches,
+        )
+
+
+def _take_out(standing: Standing, index: int, error: Exception) -> None:
+    """Whose code is not generated; aside if that is for a size that depends on data."""
+    failure = failure_of(error).of("it does not compile")
+    if index != FALLBACK_INDEX and _asks_for_data(error):
+        standing.set_aside(index, failure)
+    else:
+        standing.reject(index, failure)
+
+
+def _asks_for_data(error: BaseException | None) -> bool:
+    """Whether an error is, or comes from, a guard on a size that depends on data."""
+    if error is None or isinstance(error, GuardOnDataDependentSymNode):
+        return error is not None
+    return _asks_for_data(error.__cause__ or error.__context__)
+
+
+def _guard_in(module: SubgraphModule) -> Failure | None:
     guards = [c for c in module.conditions if not is_about_index_width(c)]
-    if guards and index != FALLBACK_INDEX:
-        tuning.standing.guarded.add(index)
-        failure = Failure(f"its code guards on a size: {guards[0]}")
-        tuning.standing.reject(index, failure)
-        return None
-    return module
+    return Failure(f"its code guards on a size: {guards[0]}") if guards else None
 
 
 def _fallback_runs(tuning: Tuning) -> bool:

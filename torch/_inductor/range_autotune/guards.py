@@ -26,6 +26,7 @@ _TELLERS = (
     logging.getLogger("torch._subclasses.fake_tensor"),
 )
 _REFUSED = ("failed during evaluate_expr", "failed while attempting to run meta")
+_SMALLEST_INDEX_LIMIT = 2**20
 
 
 def replaced(expr: Any) -> sympy.Expr:
@@ -64,7 +65,7 @@ def without_optional_guards() -> Iterator[None]:
     Lowers without the guards that Inductor would have only to do better.
 
     Where it asks whether something holds, and has a way for that it may not, it takes that
-    way, as with sizes that depend on data.
+    way, as with sizes that depend on data. What only very large sizes break it may ask.
     """
     shape_env = V.graph.sizevars.shape_env
 
@@ -75,7 +76,7 @@ def without_optional_guards() -> Iterator[None]:
         **kwargs: Any,
     ) -> sympy.Basic:
         optional = fallback_value is not None and _is_backed(expr, shape_env)
-        if optional and _is_open(expr, shape_env):
+        if optional and _is_open(expr, shape_env) and not is_about_index_width(expr):
             return sympy.sympify(fallback_value)
         return outer(expr, *args, fallback_value=fallback_value, **kwargs)
 
@@ -205,3 +206,14 @@ def _condition(expr: sympy.Basic, value: sympy.Basic) -> sympy.Basic:
     if value in (sympy.true, sympy.false):
         return expr if value == sympy.true else sympy.Not(expr)
     return sympy.Eq(expr, value)
+
+
+def is_about_index_width(condition: sympy.Basic) -> bool:
+    """
+    Whether a condition only says that 32 bits are enough to index a tensor.
+
+    Inductor puts that guard on nearly every kernel of every model, the limit of 2**31, more
+    or less by where a view starts, divided by what the sizes have in common.
+    """
+    numbers = condition.atoms(sympy.Integer)
+    return any(number >= _SMALLEST_INDEX_LIMIT for number in numbers)

@@ -142,6 +142,10 @@ def _tune(
         compiling.submit(tuning)
     if lower_in_parts and _is_better_in_parts(tuning, wide):
         return None
+    if tuning.source.standing.aside:
+        compiling.submit_guarded(tuning.source)
+        if tuning.first:  # an equal call site, in front of this one, fell apart
+            return _tune(registration, site, lower_in_parts, wide)
     if not tuning.standing.traced:
         tuning.standing.tell()
         return None

@@ -17,7 +17,7 @@ import sympy
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from ..virtualized import V
-from .guards import replaced
+from .guards import is_about_index_width, replaced
 from .ranges import DimRange
 
 
@@ -37,7 +37,6 @@ _LARGEST_SYMBOL = 2**40
 # asked for, at the nearest of these neighbours.
 _FACTORS_RAISED = (1, 4)
 _NEIGHBOURS_CHANGED = 16
-_SMALLEST_INDEX_LIMIT = 2**20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -405,14 +404,3 @@ def _may_hold(condition: sympy.Basic, values: Values) -> bool:
         return condition.xreplace(known) is not sympy.false
     except ZeroDivisionError:  # by a quotient such as s // 8
         return False
-
-
-def is_about_index_width(condition: sympy.Basic) -> bool:
-    """
-    Whether a condition only says that 32 bits are enough to index a tensor.
-
-    Inductor puts that guard on nearly every kernel of every model, the limit of 2**31, more
-    or less by where a view starts, divided by what the sizes have in common.
-    """
-    numbers = condition.atoms(sympy.Integer)
-    return any(number >= _SMALLEST_INDEX_LIMIT for number in numbers)

@@ -73,7 +73,8 @@ class Standing:
         modules: what those still in are measured by.
         rejected: who is out of all ranges by now, and why.
         left_out: who is out of a range only, in which it does not run, by its sizes.
-        guarded: of those who are out, those whose code guards on a size.
+        guarded: of those who are out, those whose code guards on a size, and on which.
+        aside: of these, those that may be in again.
         untold: rejections that the user has not been warned of; None once each is told as
             it is made.
         compared: whose results were compared with the op's, at one size at least.
@@ -93,7 +94,8 @@ class Standing:
     left_out: dict[DimRange, dict[int, Failure]] = dataclasses.field(
         default_factory=lambda: collections.defaultdict(dict)
     )
-    guarded: set[int] = dataclasses.field(default_factory=set)
+    guarded: dict[int, Failure] = dataclasses.field(default_factory=dict)
+    aside: dict[int, TracedCandidate] = dataclasses.field(default_factory=dict)
     untold: list[tuple[Rejection, DimRange | None]] | None = dataclasses.field(
         default_factory=list
     )
@@ -163,6 +165,20 @@ class Standing:
             for index in self.guarded
             if index in range(len(self.candidates))
         )
+
+    def set_aside(self, index: int, failure: Failure) -> None:
+        """Takes out whose code guards on a size, maybe for a while; says nothing yet."""
+        self.guarded[index] = failure
+        self.aside[index] = self.traced[index]
+        self._remove(index, failure)
+
+    def put_back(self) -> list[int]:
+        """Lets those in again that are aside; they are ``guarded`` still."""
+        back = [*self.aside]
+        for index in back:
+            self.traced[index] = self.aside.pop(index)
+            del self.rejected[index]
+        return back
 
     def reject(self, index: int, failure: Failure) -> None:
         """

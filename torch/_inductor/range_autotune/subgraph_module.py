@@ -141,6 +141,7 @@ def generate_module(
     symbols: Sequence[sympy.Symbol],
     name: str,
     config_patches: Mapping[str, Any],
+    optional_guards: bool = True,
 ) -> SubgraphModule:
     """
     Lowers a graph by itself and generates its code, to be benchmarked.
@@ -151,6 +152,8 @@ def generate_module(
         fake_inputs: one for each placeholder; symbolic if ``symbols`` is not empty.
         symbols: all in the inputs' sizes; their values are the module's first arguments.
         config_patches: Inductor config to lower under; of the operations' kernels, too.
+        optional_guards: whether conditions may be those without which the code is valid,
+            but another.
     """
     counters["inductor"]["subgraph_modules_generated"] += 1
     graph = _module_lowering()(
@@ -173,7 +176,7 @@ def generate_module(
         with (
             config.patch(dict(config_patches)),
             constants_may_be_real(),
-            without_optional_guards(),
+            contextlib.nullcontext() if optional_guards else without_optional_guards(),
         ):
             graph.run(*fake_inputs)
         tag(graph.operations, config_patches)
