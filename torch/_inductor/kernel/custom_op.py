@@ -42,6 +42,7 @@ from torch._inductor.range_autotune.signatures import (
     is_tensor_argument,
 )
 from torch._inductor.range_autotune.stale_code import install, registration_of
+from torch._inductor.range_autotune.triton_ops import keep_whole
 
 
 if TYPE_CHECKING:
@@ -177,6 +178,7 @@ def register_custom_op_autotuning(
         split=split,
     )
     warn_if_decomposed(op)
+    keep_whole(op)
     install(op, AutotunedLowering(registration))
 
 

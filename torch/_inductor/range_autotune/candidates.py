@@ -50,6 +50,7 @@ from .passes import is_other_form, optimized
 from .registration import Candidate
 from .signatures import bind
 from .traced_state import state_restored
+from .triton_ops import written_by_user
 from .write_ops import put_writes_last, WRITE_NAMESPACE
 
 
@@ -312,7 +313,7 @@ def plain_body(
     definition = OPDEFS.get(op._schema.name)
     if definition is not None:
         body = body_on(definition, device.type)
-        return body if body and may_be_traced(op, body) else None
+        return written_by_user(body) if body and may_be_traced(op, body) else None
     if op in select_decomp_table() or (op in lowerings and op not in fallbacks):
         return op
     return None
