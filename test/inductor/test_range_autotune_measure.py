@@ -1,6 +1,7 @@
 # Owner(s): ["module: inductor"]
 """How times are taken of made-up runners."""
 
+import functools
 import gc
 import itertools
 import math
@@ -61,6 +62,16 @@ class TestKeepHeap(TestCase):
                 {0: keep_heap.assert_called_once}, torch.device("cpu")
             )
         self.assertIsInstance(times[0], Timing)
+
+
+class TestReplays(TestCase):
+    def test_inputs_are_restored_in_front_of_each(self):
+        log = []
+        runners = dict.fromkeys((0, 1))
+        with mock.patch.object(measure, "_time_replay", lambda *_: log.append("timed")):
+            restore = functools.partial(log.append, "restored")
+            time_candidates(runners, torch.device("cuda"), True, restore=restore)
+        self.assertEqual(log, ["restored", "timed"] * 2)
 
 
 class MadeUpTime:

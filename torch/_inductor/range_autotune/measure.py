@@ -75,9 +75,11 @@ def time_candidates(
         restore: called before each sample, to undo what candidates write to their inputs.
     """
     if with_cudagraphs and device.type != "cpu":
-        return {
-            index: _time_replay(run, device, limit_s) for index, run in runners.items()
-        }
+        timed: Times = {}
+        for index, run in runners.items():
+            restore()
+            timed[index] = _time_replay(run, device, limit_s)
+        return timed
     if device.type == "cpu":
         keep_heap()
     on_device = _sample_on_cpu if device.type == "cpu" else GpuSampler(device)
