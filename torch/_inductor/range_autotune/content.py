@@ -38,6 +38,7 @@ from .code_reads import (
     strings_in,
 )
 from .op_bodies import written_bodies
+from .triton_kernels import kernel_parts
 
 
 if TYPE_CHECKING:
@@ -178,10 +179,8 @@ def _content(value: Any, seen: _Seen) -> Any:
     if isinstance(value, torch._library.custom_ops.CustomOpDef):
         bodies = written_bodies(value)
         return ("custom op", value._qualname, _content(bodies, seen))
-    if hasattr(value, "cache_key") and hasattr(value, "arg_names"):
-        return ("triton kernel", _qualified_name(value), value.cache_key)
-    if hasattr(value, "configs") and hasattr(getattr(value, "fn", None), "cache_key"):
-        return ("triton autotuner", str(value.configs), _content(value.fn, seen))
+    if (parts := kernel_parts(value)) is not None:
+        return ("triton kernel", _content(parts, seen))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return ("object", _content((type(value), _attributes(value)), seen))
     return ("object", _content(_pickled_parts(value), seen))
