@@ -2,7 +2,9 @@
 
 import contextlib
 import re
+import sys
 import threading
+import types
 from unittest import mock
 
 import sympy
@@ -79,6 +81,71 @@ def made_fx(fn):
 def dense_layout(node, size=None):
     """Contiguous, as large as a node."""
     return ir.FixedLayout(node.get_device(), node.get_dtype(), size or node.get_size())
+
+
+class MadeUpJitFunction:
+    """In place of Triton's ``JITFunction``, as far as it matters what one consists of."""
+
+    def __init__(self, fn, src="def body", do_not_specialize=(), noinline=None):
+        self.fn, self.src = fn, src
+        self.do_not_specialize, self.noinline = list(do_not_specialize), noinline
+        self.arg_names, self.cache_key = ["x", "BLOCK"], src
+        self.device_caches = {}
+
+    def launch(self):
+        self.device_caches[0] = lambda: None
+
+
+class MadeUpConfig:
+    """In place of Triton's ``Config``, which has no ``__repr__`` either."""
+
+    def __init__(self, kwargs, num_warps=4, maxnreg=None, pre_hook=None):
+        self.kwargs, self.num_warps = kwargs, num_warps
+        self.maxnreg, self.pre_hook = maxnreg, pre_hook
+
+
+class MadeUpAutotuner:
+    """In place of Triton's ``Autotuner``."""
+
+    def __init__(
+        self, fn, configs, key, reset_to_zero=(), restore_value=(), **prune_by
+    ):
+        self.fn, self.configs, self.keys = fn, configs, key
+        self.reset_to_zero, self.restore_value = (
+            list(reset_to_zero),
+            list(restore_value),
+        )
+        self.perf_model = prune_by.get("perf_model")
+        self.configs_top_k = prune_by.get("configs_top_k", 1.0)
+        self.early_config_prune = prune_by.get("early_config_prune")
+        self.pre_hook = lambda kwargs: self.restore_value and 0
+        self.post_hook = lambda kwargs, exception: 0
+        self.cache = {}
+
+    def launch(self):
+        self.nargs, self.best_config = {"x": object()}, self.configs[-1]
+        self.cache[1, "torch.float32"] = self.best_config
+        self.fn.launch()
+
+
+class MadeUpHeuristics:
+    """In place of Triton's ``Heuristics``."""
+
+    def __init__(self, fn, values):
+        self.fn, self.values = fn, values
+
+    def launch(self):
+        self.fn.launch()
+
+
+def made_up_triton():
+    """A context in which these are the classes of Triton."""
+    jit = types.SimpleNamespace(JITCallable=MadeUpJitFunction)
+    autotuner = types.SimpleNamespace(
+        Autotuner=MadeUpAutotuner, Config=MadeUpConfig, Heuristics=MadeUpHeuristics
+    )
+    modules = {"triton.runtime.jit": jit, "triton.runtime.autotuner": autotuner}
+    return mock.patch.dict(sys.modules, modules)
 
 
 class OpTestCase(TestCase):

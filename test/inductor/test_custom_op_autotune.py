@@ -37,7 +37,7 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune import calls, rounds
+from torch._inductor.range_autotune import calls, measure, rounds
 from torch._inductor.range_autotune.candidates import PLAIN_INDEX
 from torch._inductor.range_autotune.times import Failure, failure_of, Timing
 
@@ -1288,10 +1288,8 @@ class TestPlainRegistration(AutotuneTestCase):
         register_custom_op_autotuning(
             op, configs=[CustomOpConfig(plus(1))], benchmark_with_cudagraphs=True
         )
-        benchmarker = "torch._inductor.runtime.benchmarking.Benchmarker"
-        with mock.patch(
-            f"{benchmarker}.benchmark_gpu_with_cuda_graph", side_effect=(1.0, 2.0, 2.0)
-        ) as replay:
+        times = [Timing(ms) for ms in (1.0, 2.0, 2.0)]
+        with mock.patch.object(measure, "_time_replay", side_effect=times) as replay:
             compiled = compile_at(op, ramp(128, 4))
         # The implementation, the op's plain lowering, the op itself.
         self.assertEqual(replay.call_count, 3)

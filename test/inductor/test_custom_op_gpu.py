@@ -32,6 +32,7 @@ from torch._inductor.range_autotune import (
     compiling,
     config_ranges,
     kernel_configs,
+    measure,
     rounds,
 )
 from torch._inductor.range_autotune.candidates import index_of_variant, PERSISTENT
@@ -319,6 +320,18 @@ class TestOnGpu(TestCase):
         for _ in range(3):
             self.assert_like_eager(compiled, fn)
         self.assertEqual(counters["inductor"]["cudagraph_skips"], 0)
+
+    def test_replays_are_on_inputs_as_they_were(self):
+        x = rows(64)
+        kept = x.clone()
+        times = measure.time_candidates(
+            {0: lambda: x.mul_(2.0)},
+            x.device,
+            with_cudagraphs=True,
+            restore=lambda: x.copy_(kept),
+        )
+        self.assertIsInstance(times[0], Timing)
+        self.assertTrue(x.isfinite().all())
 
     def test_winner_by_max_autotune_takes_its_epilogue(self):
         def body(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

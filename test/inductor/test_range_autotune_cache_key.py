@@ -23,7 +23,7 @@ from torch._inductor.codecache import BypassFxGraphCache
 from torch._inductor.codegen.common import custom_backend_passes
 from torch._inductor.fx_passes import post_grad
 from torch._inductor.lowering import user_lowerings
-from torch._inductor.test_case import run_tests, TestCase
+from torch._inductor.test_case import run_tests
 from torch._subclasses import FakeTensorMode
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
@@ -862,76 +862,6 @@ class TestContent(OpTestCase):
             unordered = {"all": set(functions), "first": functions[0]}
             keys.add(key_of(functools.partial(impl, unordered)))
         self.assertEqual(len(keys), 1)
-
-
-class Parts:
-    def __init__(self, **parts):
-        vars(self).update(parts)
-
-
-def triton_config(**parts):
-    """Stands for a Triton config, whose repr has its address."""
-    usual = {"kwargs": {"BLOCK": 64}, "num_warps": 4, "pre_hook": None}
-    return Parts(**{**usual, **parts})
-
-
-class Kernel(Parts):
-    def __init__(self, source="source"):
-        super().__init__(cache_key=source, arg_names=["x"], __name__="kernel")
-
-
-class Autotuner(Parts):
-    """As Triton's: what it remembers changes with each call."""
-
-    def __init__(self, fn=None, configs=None, **parts):
-        usual = {"keys": ["n"], "reset_to_zero": [], "restore_value": []}
-        live = {"cache": {object(): 1}, "nargs": threading.Lock()}
-        super().__init__(
-            fn=fn or Kernel(),
-            arg_names=["x"],
-            configs=configs or [triton_config()],
-            **{**usual, **live, **parts},
-        )
-
-
-class Heuristics(Parts):
-    def __init__(self, fn, values):
-        super().__init__(fn=fn, arg_names=["x"], values=values)
-
-
-class TestTritonKernels(TestCase):
-    def test_what_counts(self):
-        fewer, more = ({"B": lambda args, n=n: n} for n in (1, 2))
-        kernels = [
-            Kernel(),
-            Kernel("other source"),
-            Autotuner(),
-            Autotuner(Kernel("other source")),
-            Autotuner(configs=[triton_config(num_warps=8)]),
-            Autotuner(configs=[triton_config(kwargs={"BLOCK": 128})]),
-            Autotuner(configs=[triton_config(pre_hook=lambda args: 1)]),
-            Autotuner(keys=["m"]),
-            Autotuner(reset_to_zero=["x"]),
-            Autotuner(restore_value=["x"]),
-            Autotuner(early_config_prune=lambda configs, args: configs[:1]),
-            Autotuner(pre_hook=lambda args: 2, user_defined_pre_hook=True),
-            Heuristics(Kernel(), fewer),
-            Heuristics(Kernel(), more),
-            Autotuner(Heuristics(Kernel(), fewer)),
-            Autotuner(Heuristics(Kernel(), more)),
-        ]
-        self.assertEqual(len({*map(content.content_digest, kernels)}), len(kernels))
-
-    def test_calls_and_addresses_do_not_count(self):
-        values = {"B": lambda args: 1}
-        for make in (
-            Kernel,
-            Autotuner,
-            lambda: Autotuner(Heuristics(Kernel(), values)),
-        ):
-            self.assertEqual(
-                content.content_digest(make()), content.content_digest(make())
-            )
 
 
 class TestRegistrationsKey(OpTestCase):

@@ -360,7 +360,9 @@ return (buf0, )""",
         self.assertEqual(counters["inductor"]["cudagraph_skips"], 0)
         self.assertEqual(counters["inductor"]["cudagraph_partitions"], 0)
         self.assertGreaterEqual(
-            torch._inductor.cudagraph_trees.get_container(0)
+            torch._inductor.cudagraph_trees.get_container(
+                torch.accelerator.current_device_index()
+            )
             .tree_manager.new_graph_id()
             .id,
             3,

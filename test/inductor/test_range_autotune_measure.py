@@ -1,7 +1,7 @@
 # Owner(s): ["module: inductor"]
 """How times are taken of made-up runners."""
 
-import functools
+import contextlib
 import gc
 import itertools
 import math
@@ -62,16 +62,6 @@ class TestKeepHeap(TestCase):
                 {0: keep_heap.assert_called_once}, torch.device("cpu")
             )
         self.assertIsInstance(times[0], Timing)
-
-
-class TestReplays(TestCase):
-    def test_inputs_are_restored_in_front_of_each(self):
-        log = []
-        runners = dict.fromkeys((0, 1))
-        with mock.patch.object(measure, "_time_replay", lambda *_: log.append("timed")):
-            restore = functools.partial(log.append, "restored")
-            time_candidates(runners, torch.device("cuda"), True, restore=restore)
-        self.assertEqual(log, ["restored", "timed"] * 2)
 
 
 class MadeUpTime:
@@ -215,6 +205,64 @@ class TestGpuSampler(TestCase):
     def test_with_the_host_s_time(self):
         self.assertAlmostEqual(self.sample.with_host(self.gpu.runner(1.5, 0.5)), 1.5)
         self.assertAlmostEqual(self.sample.with_host(self.gpu.runner(1.5, 2.5)), 2.5)
+
+
+class TestReplays(TestCase):
+    """Of CUDA graphs, on a made-up device where a capture is a call, too."""
+
+    def setUp(self):
+        super().setUp()
+        self.time = MadeUpTime()
+        self.gpu = MadeUpGpu(self.time)
+        self.log = []
+        graph = types.SimpleNamespace(replay=self.replay)
+        for owner, name, made_up in (
+            (measure, "time", self.time),
+            (measure, "get_interface_for_device", lambda _: self.gpu),
+            (torch, "empty", lambda *_, **__: self.gpu),
+            (torch.cuda, "CUDAGraph", lambda: graph),
+            (torch.cuda, "graph", lambda *_, **__: contextlib.nullcontext()),
+        ):
+            self.enterContext(mock.patch.object(owner, name, made_up))
+        self.replays_ms = itertools.repeat(0.5)
+
+    def replay(self):
+        self.log.append("replay")
+        self.gpu.enqueue(next(self.replays_ms))
+
+    def times(self, *runners, **options):
+        device = torch.device("cuda")
+        return time_candidates(
+            dict(enumerate(runners)), device, with_cudagraphs=True, **options
+        )
+
+    def test_a_time_is_that_of_a_replay(self):
+        times = self.times(self.gpu.runner(0.1, 5.0))
+        self.assertAlmostEqual(times[0].ms, 0.5)
+
+    def test_each_sample_is_on_inputs_as_they_were(self):
+        """What restores them takes no time of a sample."""
+
+        def restore():
+            self.log.append("restored")
+            self.gpu.enqueue(7.0)
+
+        times = self.times(self.gpu.runner(0.1, 0.5), restore=restore)
+        self.assertAlmostEqual(times[0].ms, 0.5)
+        sampled = self.log[self.log.index("restored") :]
+        self.assertGreaterEqual(len(sampled), 6)
+        self.assertEqual(sampled, ["restored", "replay"] * (len(sampled) // 2))
+
+    def test_one_that_takes_too_long(self):
+        self.replays_ms = itertools.chain([0.5] * 4, itertools.repeat(6000.0))
+        times = self.times(self.gpu.runner(0.1, 0.5), limit_s=5.0)
+        self.assertRegex(times[0].reason, "^a call of it takes longer than 5 s")
+
+    def test_failure_is_a_value(self):
+        fails_at_capture = self.time.runner(0, 1.0, fails_at=2)
+        times = self.times(fails_at_capture, self.gpu.runner(0.1, 0.5))
+        self.assertEqual(times[0], FAILED)
+        self.assertAlmostEqual(times[1].ms, 0.5)
 
 
 class TestAsCurrent(TestCase):

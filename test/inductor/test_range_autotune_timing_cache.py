@@ -11,11 +11,16 @@ import subprocess
 import sys
 import textwrap
 import threading
-import types
 from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
 
-from range_autotune_testing import SymbolicTestCase
+from range_autotune_testing import (
+    made_up_triton,
+    MadeUpAutotuner,
+    MadeUpConfig,
+    MadeUpJitFunction,
+    SymbolicTestCase,
+)
 from torch._dynamo.utils import counters
 from torch._inductor.test_case import run_tests, TestCase
 from torch._inductor.utils import fresh_cache
@@ -351,13 +356,6 @@ def constant(*values):
     return build
 
 
-def kernel(source):
-    """Stands for a Triton kernel."""
-    return types.SimpleNamespace(
-        cache_key=source, arg_names=[], __module__="m", __name__="k"
-    )
-
-
 class TestKnownSizes(SymbolicTestCase):
     def test_what_is_known_of_the_size_counts(self):
         """Of which of a tensor's sizes, too."""
@@ -420,26 +418,38 @@ class TestCandidateText(TestCase):
             op._lib._destroy()
         self.assertEqual(len(texts), 2)
 
-    def test_triton_kernels_count_by_source(self):
+    def launch_text(self, kernel, constants):
+        """Of a candidate that launches it, numbered anew."""
+        table = graph_text.kernel_side_table
+        numbers = {
+            "kernel_idx": table.add_kernel(kernel),
+            "constant_args_idx": table.add_constant_args(constants),
+        }
         wrapper = torch.ops.higher_order.triton_kernel_wrapper_functional
-        texts = []
-        for index, source in enumerate(("one", "two", "one")):
-            table = graph_text.kernel_side_table
-            with (
-                mock.patch.object(table, "get_kernel", {index: kernel(source)}.get),
-                mock.patch.object(table, "get_constant_args", {index: {"b": 8}}.get),
-            ):
-                build = traced(
-                    lambda g, x, y, _, index=index: g.call_function(
-                        wrapper,
-                        (),
-                        {"kernel_idx": index, "constant_args_idx": index, "x": x},
-                    )
+        return candidate_text(
+            traced(lambda g, x, *_: g.call_function(wrapper, (), numbers | {"x": x}))
+        )
+
+    def test_launches_count_by_kernel_and_constants(self):
+        def autotuned(source, num_warps):
+            """As each trace makes one where the number of warps is given at a launch."""
+            kernel = MadeUpJitFunction(torch.neg, source)
+            return MadeUpAutotuner(kernel, [MadeUpConfig({}, num_warps)], [])
+
+        with made_up_triton():
+            texts = [
+                self.launch_text(autotuned(source, num_warps), {"b": constant})
+                for source, num_warps, constant in (
+                    ("one", 4, 8),
+                    ("two", 4, 8),
+                    ("one", 8, 8),
+                    ("one", 4, 16),
+                    ("one", 4, 8),
                 )
-                texts.append(candidate_text(build))
+            ]
         self.assertNotIn(None, texts)
-        self.assertEqual(texts[0], texts[2])
-        self.assertNotEqual(texts[0], texts[1])
+        self.assertEqual(texts[0], texts[-1])
+        self.assertEqual(len(set(texts)), 4)
 
     def test_subgraphs(self):
         def build(number):

@@ -38,6 +38,7 @@ from .code_reads import (
     strings_in,
 )
 from .op_bodies import written_bodies
+from .triton_kernels import kernel_parts
 
 
 if TYPE_CHECKING:
@@ -56,17 +57,6 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...), range, s
 # numpy's functions return does not change. Decorators of torch come from typing_extensions.
 _LIBRARIES = frozenset(
     {"torch", "triton", "numpy", "typing_extensions", *sys.stdlib_module_names}
-)
-# Attributes of what ``triton.autotune`` and ``triton.heuristics`` return.
-_OF_TRITON_DECORATORS = (
-    "configs",
-    "keys",
-    "reset_to_zero",
-    "restore_value",
-    "perf_model",
-    "configs_top_k",
-    "early_config_prune",
-    "values",
 )
 _OF_ENVIRONMENT = ("environ", "getenv")
 _LOOK_UP_MODULES = frozenset({"modules", "import_module", "__import__"})
@@ -189,31 +179,11 @@ def _content(value: Any, seen: _Seen) -> Any:
     if isinstance(value, torch._library.custom_ops.CustomOpDef):
         bodies = written_bodies(value)
         return ("custom op", value._qualname, _content(bodies, seen))
-    if _is_triton_kernel(value):
-        return _triton_content(value, seen)
+    if (parts := kernel_parts(value)) is not None:
+        return ("triton kernel", _content(parts, seen))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return ("object", _content((type(value), _attributes(value)), seen))
     return ("object", _content(_pickled_parts(value), seen))
-
-
-def _is_triton_kernel(value: Any) -> bool:
-    """Whether it is a JITFunction, or an Autotuner or Heuristics around one."""
-    if isinstance(value, type) or not hasattr(value, "arg_names"):
-        return False
-    inner = getattr(value, "fn", None)
-    return hasattr(value, "cache_key") or _is_triton_kernel(inner)
-
-
-def _triton_content(kernel: Any, seen: _Seen) -> Any:
-    """What a kernel is, without what it remembers of its calls."""
-    if hasattr(kernel, "cache_key"):
-        return ("triton kernel", _qualified_name(kernel), kernel.cache_key)
-    parts = {name: getattr(kernel, name, None) for name in _OF_TRITON_DECORATORS}
-    parts["configs"] = [_own_attributes(vars(c)) for c in parts["configs"] or ()]
-    for hook in ("pre_hook", "post_hook"):  # Triton's own are made of other attributes
-        if getattr(kernel, f"user_defined_{hook}", False):
-            parts[hook] = getattr(kernel, hook)
-    return (type(kernel).__qualname__, _content((parts, kernel.fn), seen))
 
 
 def _attributes(value: Any) -> dict[str, Any]:
