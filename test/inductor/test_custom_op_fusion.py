@@ -565,6 +565,24 @@ class TestEmittedCode(FusionTestCase):
         for n in SIZES:
             self.assertEqual(compiled(rows(n)), (rows(n) * 3 - y).relu())
 
+    def test_argument_that_is_computed_and_written_to(self):
+        """Who writes is out, as it is where the op stands alone."""
+
+        def bad(x):
+            x.mul_(3)
+            return x - x / 3
+
+        def fn(x):
+            y = x * 2
+            return op(y) + y
+
+        op = tuned_op(impls=(bad, lambda x: x + x))
+        with self.assertLogs("torch._inductor.kernel.custom_op", "WARNING") as logs:
+            compiled, _ = self.compile(fn, rows(64))
+        (message,) = logs.output
+        self.assertIn("'bad' is left out: it writes to an argument with aten.", message)
+        self.check_values(compiled, fn, lambda n: [rows(n)])
+
     def test_input_that_is_written_later(self):
         op = tuned_op()
 

@@ -20,8 +20,17 @@ import torch
 from torch._inductor import ir
 from torch._inductor.codegen.subgraph import trace_subgraph
 from torch._inductor.kernel.custom_op import CustomOpConfig, CustomOpRangeConfig
+from torch._inductor.range_autotune.call_site import CallSite
+from torch._inductor.range_autotune.candidates import (
+    Rejection,
+    trace_candidate,
+    trace_fallback,
+    TracedCandidate,
+)
 from torch._inductor.range_autotune.contract import CandidateError, check_graph
 from torch._inductor.range_autotune.functional import written
+from torch._inductor.range_autotune.node_kinds import memory_of
+from torch._inductor.range_autotune.registration import Candidate
 
 
 aten = torch.ops.aten
@@ -43,6 +52,25 @@ def made_up_triton():
         sys.modules,
         {"triton": types.SimpleNamespace(), "triton.runtime": types.SimpleNamespace()}
         | {f"triton.runtime.{name}": module for name, module in modules.items()},
+    )
+
+
+def launch(x, out):
+    """As an implementation launches a kernel."""
+    table = triton_kernel_wrap.kernel_side_table
+    launch_triton_kernel(
+        kernel_idx=table.add_kernel(Kernel()),
+        constant_args_idx=table.add_constant_args({}),
+        grid=[(1, 1, 1)],
+        tma_descriptor_metadata={},
+        kwargs={"x": x, "out": out},
+    )
+
+
+def writes_to_out():
+    """Kernels are said to write to that argument."""
+    return mock.patch.object(
+        triton_kernel_wrap, "get_mutated_tensors", return_value=["out"]
     )
 
 
@@ -156,43 +184,29 @@ class TestTriton(SymbolicTestCase):
     def traced(self, fn):
         with self.fake_mode:
             x = ir.ir_node_to_tensor(self.tensor([self.symbol("s0", 100), 4]))
-        mutated = mock.patch.object(
-            triton_kernel_wrap, "get_mutated_tensors", return_value=["out"]
-        )
-        with made_up_triton(), mutated:
+        with made_up_triton(), writes_to_out():
             gm = trace_subgraph(fn, [x])
-            (launch,) = gm.graph.find_nodes(
+            (launched,) = gm.graph.find_nodes(
                 op="call_function", target=launch_triton_kernel
             )
-            return gm, launch, written(launch)
-
-    def launch(self, x, out):
-        launch_triton_kernel(
-            kernel_idx=triton_kernel_wrap.kernel_side_table.add_kernel(Kernel()),
-            constant_args_idx=triton_kernel_wrap.kernel_side_table.add_constant_args(
-                {}
-            ),
-            grid=[(1, 1, 1)],
-            tma_descriptor_metadata={},
-            kwargs={"x": x, "out": out},
-        )
+            return gm, launched, written(launched)
 
     def test_a_launch_is_no_dead_code(self):
         def fn(x):
             out = torch.empty_like(x)
-            self.launch(x, out)
+            launch(x, out)
             return out
 
-        gm, launch, (out,) = self.traced(fn)
+        gm, launched, (out,) = self.traced(fn)
         self.assertIs(gm.graph.output_node().args[0], out)
-        self.assertIs(launch.kwargs["kwargs"]["out"], out)
+        self.assertIs(launched.kwargs["kwargs"]["out"], out)
         self.assertEqual(out.target, aten.empty.memory_format)
         check_graph(gm)
 
     def test_what_is_read_as_it_was_is_copied(self):
         def fn(x):
             out = x + 1
-            self.launch(x, out)
+            launch(x, out)
             return out, x + 1
 
         gm, _, (out,) = self.traced(fn)
@@ -202,12 +216,90 @@ class TestTriton(SymbolicTestCase):
 
     def test_a_write_to_an_input_is_found(self):
         def fn(x):
-            self.launch(x + 1, x)
+            launch(x + 1, x)
             return x + 1
 
         gm, *_ = self.traced(fn)
         with self.assertRaisesRegex(CandidateError, "writes to an argument"):
             check_graph(gm)
+
+
+class TestArguments(OpTestCase, SymbolicTestCase):
+    """Writes to an op's argument where its neighbours compute that: sin(x) -> op."""
+
+    def traced(self, impl):
+        """An implementation of the second of two ops in a row; the first returns x + 1."""
+        op = self.define_op("f(Tensor x) -> Tensor")
+        torch.library.register_fake(op._name, torch.empty_like, lib=self._library)
+        given = self.tensor([self.symbol("s0", 100), 4])
+        with self.fake_mode:
+            value = ir.ir_node_to_tensor(given)
+        body = torch.fx.Graph()
+        x = body.placeholder("x")
+        sin = body.call_function(aten.sin.default, (x,))
+        first = body.call_function(op, (sin,))
+        second = body.call_function(op, (first,))
+        for node in (x, sin, first, second):
+            node.meta["val"] = value
+        body.output([second, first, sin])
+        site = CallSite.from_region(body, [first, second], (given,))
+        parts = (Candidate("first", lambda x: x + 1), Candidate("second", impl))
+        both = Candidate("both", None, parts=parts)
+        with made_up_triton(), writes_to_out():
+            return trace_candidate(both, site, trace_fallback(site)[1])
+
+    @parametrize(
+        "write,op",
+        [
+            (lambda x: x.mul_(3), "aten.mul_.Tensor"),
+            (lambda x: x[:, :1].add_(1), "aten.add_.Tensor"),
+            (lambda x: x.contiguous().view(-1).neg_(), "aten.neg_.default"),
+            (lambda x: torch._foreach_add_([x], 1), "aten._foreach_add_.Scalar"),
+            (lambda x: x.unsqueeze_(0), "aten.unsqueeze_.default"),
+            (lambda x: double(x * 2, x), "range_autotune_writes.double.default"),
+            (
+                lambda x: both(x + 1, x.clone(), x[:, 1:]),
+                "range_autotune_writes.both.default",
+            ),
+            (lambda x: launch(x + 1, x), "triton_kernel_wrapper_mutation"),
+            (lambda x: launch(x + 1, x.view(-1)), "triton_kernel_wrapper_mutation"),
+        ],
+    )
+    def test_one_that_is_written_to(self, write, op):
+        def impl(x):
+            result = x * 2
+            write(x)
+            return result
+
+        rejection = self.traced(impl)
+        self.assertIsInstance(rejection, Rejection)
+        self.assertEqual(rejection.reason, f"it writes to an argument with {op}")
+
+    @parametrize(
+        "write",
+        [
+            lambda x: x.clone().mul_(3),
+            lambda x: torch.empty_like(x).copy_(x)[:, :1].add_(1),
+            lambda x: double(x, torch.empty_like(x)),
+            lambda x: both(x, x * 2, x.clone()),
+            lambda x: launch(x, torch.empty_like(x)),
+        ],
+    )
+    def test_one_that_is_read_to_write_elsewhere(self, write):
+        def impl(x):
+            write(x)
+            return x * 2
+
+        self.assertIsInstance(self.traced(impl), TracedCandidate)
+
+    @parametrize("impl", [lambda x: x, lambda x: x.view(-1).view(x.shape)])
+    def test_one_that_is_returned(self, impl):
+        """As a copy: the model and callers may write to it."""
+        traced = self.traced(impl)
+        self.assertIsInstance(traced, TracedCandidate)
+        second, first, sin = traced.graph.graph.output_node().args[0]
+        self.assertEqual(second.target, aten.clone.default)
+        self.assertEqual(len({*map(memory_of, (second, first, sin))}), 3)
 
 
 def in_branch(fn):
@@ -297,6 +389,7 @@ class TestCandidates(OpTestCase):
 
 
 instantiate_parametrized_tests(TestGraphs)
+instantiate_parametrized_tests(TestArguments)
 instantiate_parametrized_tests(TestCandidates)
 
 

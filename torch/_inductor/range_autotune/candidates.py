@@ -38,6 +38,7 @@ from .contract import (
     output_values,
     Outputs,
     pin_strides,
+    refusing_writes_to,
     with_own_memory,
 )
 from .control_flow import all_nodes
@@ -388,7 +389,8 @@ def _candidate_graphs(
         def call_op(values: dict[str, Any]) -> Any:
             given = with_eager_strides(of, values)
             given = _all_apart(given) if apart else given
-            flat, nesting = pytree.tree_flatten(call_impl(given))
+            with refusing_writes_to(given):
+                flat, nesting = pytree.tree_flatten(call_impl(given))
             check_outputs(flat, contract)
             if _returns_one_tensor(of.op):  # its only output in a tuple, for one
                 nesting = pytree.tree_structure(flat[0])

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
 from typing import Any, TYPE_CHECKING
 
 import sympy
+from torch.fx.experimental.proxy_tensor import get_proxy_mode, PythonKeyTracer
+from torch.utils import _pytree as pytree
 
 import torch
 
@@ -19,9 +23,7 @@ from .write_ops import stands_for_write
 
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from torch.utils import _pytree as pytree
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 
 class CandidateError(Exception):
@@ -145,7 +147,41 @@ def _check_no_writes(graph: torch.fx.GraphModule) -> None:
         for node, what in given.items()
         if isinstance(node.meta["val"], torch.Tensor)
     }
-    for node in graph.graph.nodes:  # none in a branch, see functionalized
+    _check_not_written(graph.graph.nodes, taken)
+
+
+@contextlib.contextmanager
+def refusing_writes_to(arguments: Any) -> Iterator[None]:
+    """
+    While an implementation is traced, raises CandidateError at the end if it has written to
+    one of its arguments, also by giving that another shape.
+
+    Where the op's neighbours compute an argument, functionalization leaves no trace of such
+    a write but that those who read it behind the op read what was written.
+
+    Args:
+        arguments: nested tensors as it is called with them.
+    """
+    mode = get_proxy_mode()
+    assert mode is not None and isinstance(mode.tracer, PythonKeyTracer), mode
+    nodes = mode.tracer.graph.nodes
+    before = len(nodes)
+    tensors = [x for x in pytree.tree_leaves(arguments) if isinstance(x, torch.Tensor)]
+    taken = dict.fromkeys(map(_storage, tensors), "an argument")
+    yield
+    _check_not_written(itertools.islice(nodes, before, None), taken)
+
+
+def _check_not_written(
+    nodes: Iterable[torch.fx.Node], taken: Mapping[int, str]
+) -> None:
+    """
+    Raises CandidateError if a node writes to memory that is taken.
+
+    Args:
+        taken: what is in it, by storage.
+    """
+    for node in nodes:  # none in a branch, see functionalized
         for value in [argument.meta.get("val") for argument in written(node)]:
             if isinstance(value, torch.Tensor) and _storage(value) in taken:
                 raise CandidateError(
