@@ -23,6 +23,7 @@ from torch._inductor.range_autotune.call_site import CallSite
 from torch._inductor.range_autotune.configs import CustomOpConfig, CustomOpRangeConfig
 from torch._inductor.range_autotune.parsing import (
     check_input_gen_fns,
+    check_min_speedup_threshold,
     check_not_mutating,
     check_numerics_check,
     check_representative_sizes,
@@ -154,11 +155,7 @@ def register_custom_op_autotuning(
     check_not_mutating(op)
     split, unbounded_size = parse_split(op, dispatch_on, split_points) or (None, None)
     configs = _check_configs(op, configs, config_generator)
-    threshold = min_speedup_threshold
-    if not isinstance(threshold, (int, float)) or not threshold > 0:
-        raise ValueError(
-            f"min_speedup_threshold of {op} must be a positive number, got {threshold!r}"
-        )
+    check_min_speedup_threshold(op, min_speedup_threshold)
     registration = Registration(
         op=op,
         name=name or f"{op._name}_autotuned",

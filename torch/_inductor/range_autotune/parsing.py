@@ -341,6 +341,14 @@ def check_switch(op: torch._ops.OpOverload, name: str, value: Any) -> bool:
     return value
 
 
+def check_min_speedup_threshold(op: torch._ops.OpOverload, value: Any) -> None:
+    """Raises ValueError if it is not a positive number."""
+    if not isinstance(value, (int, float)) or not value > 0:
+        raise ValueError(
+            f"min_speedup_threshold of {op} must be a positive number, got {value!r}"
+        )
+
+
 def check_not_mutating(op: torch._ops.OpOverload) -> None:
     """Raises ValueError if the op writes to an argument: its benchmark would too."""
     written = [
