@@ -131,8 +131,8 @@ def register_custom_op_autotuning(
         include_fallback: whether the op itself competes. It stays the last resort.
         representative_sizes: sizes of the dispatch dimension to measure at, for the
             ranges that hold any of them. By default the ends and the middle of a range;
-            of one without an end its start, twice that, and what the model is compiled
-            with if that is larger.
+            of one without an end its start, twice that, what the model is compiled with
+            if that is larger, and sizes beyond where another may be ahead.
         numerics_check: whether each candidate is compared with the op itself on the
             benchmark inputs, and one that differs draws a warning ("warn") or is left
             out as well ("drop").

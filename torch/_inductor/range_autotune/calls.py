@@ -29,28 +29,31 @@ log = logging.getLogger("torch._inductor.kernel.custom_op")
 
 def runners_at(
     tuning: Tuning, competing: Round, point: SizePoint, inputs: list[Any]
-) -> tuple[Runners, Callable[[], None]]:
+) -> tuple[Runners, dict[int, Failure], Callable[[], None]]:
     """
-    One call of each candidate at a size, and what restores its inputs. No calls if there is
-    not enough memory, or if the user's generators fail at a size that nobody named.
+    One call of each candidate at a size, those that are known to fail there, and what
+    restores its inputs. No calls if there is not enough memory, or if the user's generators
+    fail at a size that nobody named.
     """
+    standing = tuning.standing
     try:
-        _reject_in_process(tuning, competing, point)
+        failures = _failures_in_process(tuning, competing, point)
         inputs = inputs or inputs_at(tuning, point)
         restore = _restorer(tuning, inputs)
     except Exception as e:
-        if point.timed and not is_out_of_memory(e):
+        is_named = point.timed and not point.beyond
+        if is_named and not is_out_of_memory(e):
             raise
         tell_not_measured(tuning, point, one_line(e))
-        return {}, leave_inputs
+        return {}, {}, leave_inputs
     if tuning.device.type == "cpu" and not tuning.ranks:
-        _reject_where_divisors_are_zero(tuning, competing, inputs)
+        failures |= _failures_of_divisors(tuning, competing, inputs)
     runners = {
         index: runner_at(module, point, inputs)
-        for index, module in tuning.standing.modules.items()
-        if tuning.standing.competes(index, competing)
+        for index, module in standing.modules.items()
+        if standing.competes(index, competing) and index not in failures
     }
-    return runners, restore
+    return runners, failures, restore
 
 
 def runner_at(
@@ -88,10 +91,12 @@ def leave_inputs() -> None:
     """Inputs that nobody writes to stay as they are."""
 
 
-def _reject_in_process(tuning: Tuning, competing: Round, point: SizePoint) -> None:
-    """Takes out candidates that another process did not survive, or not in time."""
+def _failures_in_process(
+    tuning: Tuning, competing: Round, point: SizePoint
+) -> dict[int, Failure]:
+    """Of candidates that another process did not survive, or not in time."""
     if not config.autotune_in_subproc or tuning.ranks:
-        return
+        return {}
     standing = tuning.standing
     modules = {
         index: module
@@ -100,16 +105,14 @@ def _reject_in_process(tuning: Tuning, competing: Round, point: SizePoint) -> No
         and not standing.traced[index].calls_python
     }
     gen_fns = tuning.registration.options.input_gen_fns
-    failures = try_in_process(modules, tuning.site, point, gen_fns, time_limit_s())
-    for index, failure in failures.items():
-        standing.reject_in(competing, index, failure)
+    return try_in_process(modules, tuning.site, point, gen_fns, time_limit_s())
 
 
-def _reject_where_divisors_are_zero(
+def _failures_of_divisors(
     tuning: Tuning, competing: Round, inputs: Sequence[Any]
-) -> None:
-    """Takes out candidates that would end the process."""
-    standing = tuning.standing
+) -> dict[int, Failure]:
+    """Of candidates that would end the process: they divide by zero."""
+    standing, failures = tuning.standing, {}
     for index in [i for i in standing.modules if standing.competes(i, competing)]:
         try:
             check_divisors(standing.traced[index].graph, inputs, time_limit_s())
@@ -118,7 +121,8 @@ def _reject_where_divisors_are_zero(
                 f"it does not run: {one_line(e)}; integers are zeros unless input_gen_fns "
                 "makes others"
             )
-            standing.reject_in(competing, index, Failure(reason))
+            failures[index] = Failure(reason)
+    return failures
 
 
 def broken_condition(tuning: Tuning, point: SizePoint) -> str | None:

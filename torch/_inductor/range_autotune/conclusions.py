@@ -11,9 +11,10 @@ from .candidates import FALLBACK_INDEX
 from .config_ranges import configs_of_winners
 from .cuts import cut
 from .numerics import NotCompared
-from .places import end_points
+from .open_ends import with_open_end
+from .places import end_points, has_open_end
 from .size_points import measure_within, SizePoint
-from .times import Failure, RangeTimes, Times
+from .times import Failure, RangeTimes, Times, Timing
 from .winners import choose_winners
 
 
@@ -38,7 +39,7 @@ def learn(standing: Standing, competing: Round, point: SizePoint, entry: Entry) 
     """
     if point.timed or _is_called_there(standing, competing, entry.times):
         judge(standing, entry.comparisons, point)
-        reject_failures(standing, competing, entry.times)
+        reject_failures(standing, competing, point, entry.times)
 
 
 def _is_called_there(standing: Standing, competing: Round, times: Times) -> bool:
@@ -87,11 +88,22 @@ def _object_to(standing: Standing, index: int, reason: str) -> None:
     log.log(level, "%s: candidate '%s': %s", standing.name, name, reason)
 
 
-def reject_failures(standing: Standing, competing: Round, times: Times) -> None:
-    """Takes those out of a range that failed in it."""
+def reject_failures(
+    standing: Standing,
+    competing: Round,
+    point: SizePoint,
+    times: Mapping[int, Timing | Failure],
+) -> None:
+    """Takes those out of a range that failed in it; not who did beyond the sizes for it."""
     for index, result in times.items():
-        if isinstance(result, Failure) and index not in standing.out_of(competing):
+        if not isinstance(result, Failure) or index in standing.out_of(competing):
+            continue
+        if result.everywhere or not point.beyond:
             standing.reject_in(competing, index, result)
+            continue
+        name, reason = standing.traced[index].name, result.reason
+        out = "%s: candidate '%s' does not win at size %s: %s"
+        log.info(out, standing.name, name, point.size, reason)
 
 
 def conclude(
@@ -107,16 +119,11 @@ def conclude(
         entry_at: finds out about a place between the points.
     """
     _object_to_uncompared(tuning.standing)
-    rules = tuning.choice_rules()
     cut_ranges: list[tuple[Round, list[RangeTimes]]] = []
     for competing, row, known in zip(tuning.standing.rounds, points, entries):
         at = {p.size: entry.times for p, entry in zip(row, known) if p.timed}
-        whole = _of_those_in(
-            tuning.standing, competing, RangeTimes(competing.sizes, at)
-        )
-        times_at = functools.partial(_times_at, tuning.standing, competing, entry_at)
-        within = measure_within(tuning.site, tuning.size, times_at)
-        cut_ranges.append((competing, cut(whole, rules, within)))
+        pieces = _pieces(tuning, competing, at, entry_at)
+        cut_ranges.append((competing, pieces))
     _call_at_ends(tuning, points, entry_at)
     found = [
         (competing, _of_those_in(tuning.standing, competing, piece))
@@ -128,6 +135,28 @@ def conclude(
         row if row.at else _with_loan(tuning, competing, row, measured)
         for competing, row in found
     ]
+
+
+def _pieces(
+    tuning: Tuning,
+    competing: Round,
+    at: Mapping[int | None, Times],
+    entry_at: Callable[[Round, SizePoint], Entry],
+) -> list[RangeTimes]:
+    """
+    What a range is cut into, with what is measured for that.
+
+    Args:
+        at: what was measured at the sizes that stand for it.
+    """
+    standing, rules = tuning.standing, tuning.choice_rules()
+    whole = _of_those_in(standing, competing, RangeTimes(competing.sizes, at))
+    last = max((size for size in whole.at if size is not None), default=0)
+    times_at = functools.partial(_times_at, standing, competing, entry_at, last)
+    within = measure_within(tuning.site, tuning.size, times_at)
+    if has_open_end(tuning, competing.possible):
+        whole = with_open_end(whole, rules, within)
+    return cut(whole, rules, within)
 
 
 def _with_loan(
@@ -240,6 +269,13 @@ def _times_at(
     standing: Standing,
     competing: Round,
     entry_at: Callable[[Round, SizePoint], Entry],
+    last: int,
     point: SizePoint,
 ) -> Times:
+    """
+    Args:
+        last: the largest size that stands for the range.
+    """
+    if point.size is not None and point.size > last:
+        point = dataclasses.replace(point, beyond=True)
     return _still_in(standing, competing, entry_at(competing, point).times)

@@ -117,14 +117,19 @@ def _point_of_model(
     Not where the user has named sizes. Nor of ranks that measure in step, which may have
     other sizes, or of sizes that are data, which have none while the model is compiled.
     """
-    options, size = tuning.registration.options, tuning.size
-    is_named = any(wanted in sizes for wanted in options.representative_sizes)
-    is_named |= options.unbounded_size is not None
-    if sizes.bounded or is_named or tuning.ranks or free_unbacked_symbols(size):
+    size = tuning.size
+    if not has_open_end(tuning, sizes) or tuning.ranks or free_unbacked_symbols(size):
         return []
     point = hint_point(tuning.site, size)
     assert point.size is not None
     return [point] if point.size > max(p.size or 0 for p in timed) else []
+
+
+def has_open_end(tuning: Tuning, sizes: DimRange) -> bool:
+    """Whether nobody has said how large sizes of a range get, nor where to measure it."""
+    options = tuning.registration.options
+    is_named = any(wanted in sizes for wanted in options.representative_sizes)
+    return not (sizes.bounded or is_named or options.unbounded_size is not None)
 
 
 def _points_near(

@@ -215,4 +215,11 @@ def _cache_entry(
         texts[index] = text
     options = tuning.registration.options
     place = place_text(tuning.site, options, point.values, tuning.hosts)
-    return place if place is None or point.timed else f"{place}\ncalled", texts
+    return place and f"{place}{_how_measured(point)}", texts
+
+
+def _how_measured(point: SizePoint) -> str:
+    """What is found out at a size in one way is not what is in another."""
+    if not point.timed:
+        return "\ncalled"
+    return "\nbeyond" if point.beyond else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from typing import Any, TYPE_CHECKING
 
@@ -101,7 +102,7 @@ def _measure_point(
     tuning: Tuning, competing: Round, point: SizePoint, inputs: list[Any]
 ) -> Entry:
     """
-    Those that fail are out of the range.
+    Those that fail are out of the range, but for sizes beyond those that stand for it.
 
     Args:
         inputs: in place of the call site's; empty if they are still to be made.
@@ -109,9 +110,12 @@ def _measure_point(
     reason = broken_condition(tuning, point)
     if reason:
         tell_not_measured(tuning, point, reason)
-    mine, restore = (
-        ({}, leave_inputs) if reason else runners_at(tuning, competing, point, inputs)
+    mine, failures, restore = (
+        ({}, {}, leave_inputs)
+        if reason
+        else runners_at(tuning, competing, point, inputs)
     )
+    reject_failures(tuning.standing, competing, point, failures)
     runners = _on_all_ranks(tuning, mine)
     if not runners:
         return Entry(not_measured=reason)
@@ -139,8 +143,23 @@ def _measure_point(
         index: result.of("it does not run") if isinstance(result, Failure) else result
         for index, result in timed.items()
     }
-    reject_failures(tuning.standing, competing, times)
-    return Entry(times, comparisons)
+    reject_failures(tuning.standing, competing, point, times)
+    return Entry(
+        _to_stay({**failures, **times}) if point.beyond else times, comparisons
+    )
+
+
+def _to_stay(times: Times) -> Times:
+    """
+    With failures for lack of memory as those that do not pass: at sizes that may never be
+    met, nobody is to be called again by each process for them.
+    """
+    return {
+        index: dataclasses.replace(result, may_pass=False)
+        if isinstance(result, Failure) and result.lacks_memory
+        else result
+        for index, result in times.items()
+    }
 
 
 def _lacks_memory(result: Timing | Failure) -> bool:

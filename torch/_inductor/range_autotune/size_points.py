@@ -50,11 +50,14 @@ class SizePoint:
         values: a concrete value for each symbol of the call site.
         timed: whether candidates are timed there; else they are called, to see if they
             can be.
+        beyond: whether it is larger than the sizes that stand for its range: who does
+            not run there stays in for those.
     """
 
     size: int | None
     values: Values
     timed: bool = True
+    beyond: bool = False
 
 
 def size_bounds(size: sympy.Expr) -> DimRange:

@@ -93,7 +93,7 @@ def as_good_as_best(measured: RangeTimes, rules: ChoiceRules) -> dict[int, float
     return {
         index: score
         for index, score in scores.items()
-        if score <= scores[best] * (1 + _noise_between(_both(measured, best, index)))
+        if score <= scores[best] * (1 + noise_between(_both(measured, best, index)))
         and not _is_clearly_slower(measured, best, index)
         and (rules.min_speedup <= 1 or score * rules.min_speedup <= fallback)
     }
@@ -117,7 +117,7 @@ def loss_of_winner(at: Mapping[int, Times], rules: ChoiceRules) -> float:
         )
         if misses_speedup or not isinstance(ours, Timing):
             return math.inf
-        losses.append(_loss(best, ours) - _noise_between([(best, ours)]))
+        losses.append(_loss(best, ours) - noise_between([(best, ours)]))
     return max(losses)
 
 
@@ -132,8 +132,13 @@ def lead_of_winner(times: Times, rules: ChoiceRules) -> float:
     How many times as long as the fastest the next one takes at a size; infinitely many if
     no other may win.
     """
-    scores = sorted(_scores({None: times}, rules).values())
+    scores = sorted(contenders(times, rules).values())
     return scores[1] / scores[0] if len(scores) > 1 else math.inf
+
+
+def contenders(times: Times, rules: ChoiceRules) -> dict[int, float]:
+    """Those that may win at a size, and how many times as long as the best each takes."""
+    return _scores({None: times}, rules)
 
 
 def _scores(at: Mapping[int | None, Times], rules: ChoiceRules) -> dict[int, float]:
@@ -167,7 +172,7 @@ def _may_win(index: int, rules: ChoiceRules) -> bool:
 def _is_clearly_slower(measured: RangeTimes, first: int, second: int) -> bool:
     """Whether the second is slower than the first by more than noise at any size."""
     return any(
-        _loss(one, other) > _noise_between([(one, other)])
+        _loss(one, other) > noise_between([(one, other)])
         for one, other in _both(measured, first, second)
     )
 
@@ -187,7 +192,7 @@ def _loss(best: Timing, other: Timing) -> float:
     return other.ms / best.ms - 1 if best.ms else 0.0
 
 
-def _noise_between(pairs: Sequence[tuple[Timing, Timing]]) -> float:
+def noise_between(pairs: Sequence[tuple[Timing, Timing]]) -> float:
     """The error of a comparison of two candidates, within NOISE and its limit."""
     errors = [math.hypot(one.error, other.error) for one, other in pairs]
     error = statistics.fmean(errors) if errors else 0.0
