@@ -27,6 +27,7 @@ from torch.utils._sympy.value_ranges import ValueRanges
 import torch
 from torch._inductor import ir
 from torch._inductor.kernel.custom_op import register_custom_op_autotuning
+from torch._inductor.range_autotune import lowering
 from torch._inductor.range_autotune.ranges import Segment
 from torch._inductor.range_autotune.registration import Registration
 
@@ -81,6 +82,20 @@ def made_fx(fn):
 def dense_layout(node, size=None):
     """Contiguous, as large as a node."""
     return ir.FixedLayout(node.get_device(), node.get_dtype(), size or node.get_size())
+
+
+@contextlib.contextmanager
+def winner_tables():
+    """Gathers those of the call sites that are decided while the block runs."""
+    tables = []
+    decide = lowering.decide
+
+    def spy(tuning):
+        tables.append(decide(tuning))
+        return tables[-1]
+
+    with mock.patch.object(lowering, "decide", spy):
+        yield tables
 
 
 class MadeUpJitFunction:

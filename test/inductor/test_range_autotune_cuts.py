@@ -7,7 +7,7 @@ from unittest import mock
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from range_autotune_testing import OpTestCase
+from range_autotune_testing import OpTestCase, winner_tables
 from test_custom_op_autotune import made_up_times
 from torch._dynamo.utils import counters
 from torch._inductor.test_case import run_tests, TestCase
@@ -15,7 +15,7 @@ from torch._inductor.test_case import run_tests, TestCase
 import torch
 from torch._inductor import config
 from torch._inductor.kernel.custom_op import CustomOpRangeConfig
-from torch._inductor.range_autotune import lowering, rounds
+from torch._inductor.range_autotune import rounds
 from torch._inductor.range_autotune.cuts import crossing, cut, widest
 from torch._inductor.range_autotune.ranges import (
     DimRange,
@@ -253,19 +253,12 @@ class TestCutRange(OpTestCase):
 
     def compile(self):
         """The winner table of a model with the op."""
-        tables = []
-        decide = lowering.decide
-
-        def spy(tuning):
-            tables.append(decide(tuning))
-            return tables[-1]
-
         torch._dynamo.reset()
         x = torch.randn(300)
         torch._dynamo.mark_dynamic(x, 0)
         compiled = torch.compile(self.op)
         with (
-            mock.patch.object(lowering, "decide", spy),
+            winner_tables() as tables,
             made_up_times(lambda s, i: 1.0 if i == int(s >= 100) else 2.0),
         ):
             compiled(x)

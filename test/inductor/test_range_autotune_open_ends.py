@@ -7,7 +7,7 @@ from unittest import mock
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from range_autotune_testing import OpTestCase
+from range_autotune_testing import OpTestCase, winner_tables
 from test_custom_op_autotune import made_up_times
 from torch._dynamo.utils import counters
 from torch._inductor.test_case import run_tests, TestCase
@@ -15,7 +15,7 @@ from torch._inductor.test_case import run_tests, TestCase
 import torch
 from torch._inductor import config
 from torch._inductor.kernel.custom_op import CustomOpConfig
-from torch._inductor.range_autotune import lowering, rounds
+from torch._inductor.range_autotune import rounds
 from torch._inductor.range_autotune.open_ends import next_size, with_open_end
 from torch._inductor.range_autotune.ranges import DimRange
 from torch._inductor.range_autotune.times import Failure, RangeTimes, Timing
@@ -177,18 +177,11 @@ class TestTuning(OpTestCase):
             dispatch_on={"tensor_name": "x", "dim": 0, **options},
             split_points=[1000],
         )
-        tables = []
-        decide = lowering.decide
-
-        def spy(tuning):
-            tables.append(decide(tuning))
-            return tables[-1]
-
         torch._dynamo.reset()
         x = torch.randn(1500)
         torch._dynamo.mark_dynamic(x, 0)
         compiled = torch.compile(self.op)
-        with mock.patch.object(lowering, "decide", spy), made_up_times(ms) as sizes:
+        with winner_tables() as tables, made_up_times(ms) as sizes:
             compiled(x)
         with torch._dynamo.config.patch(error_on_recompile=True):
             for size in (2, 1001, 2002, 10_000, 20_000):
