@@ -942,6 +942,21 @@ class TestLegality(FusionTestCase):
 
         self.assertEqual(self.joined(fn, rows(4)), ["op", "sin", "op", "cos", "add"])
 
+    def test_not_where_work_is_on_streams(self):
+        """Events order it by where they are in the graph."""
+        op = tuned_op()
+        gm = traced(lambda x: (op(x).sin(), x.cos()), rows(4))
+        (cos,) = gm.graph.find_nodes(
+            op="call_function", target=torch.ops.aten.cos.default
+        )
+        cos.meta["custom"] = {"stream": 3}
+        before = str(gm.graph)
+        regions.form_regions(gm)
+        self.assertEqual(str(gm.graph), before)
+        cos.meta["custom"] = None
+        regions.form_regions(gm)
+        self.assertIn("autotuned_region_0", str(gm.graph))
+
     def test_calls_that_do_not_read_each_other_stay_apart(self):
         op = tuned_op()
         self.assertEqual(

@@ -36,7 +36,6 @@ from torch._inductor.kernel.custom_op import (
     register_custom_op_autotuning,
 )
 from torch._inductor.range_autotune import collectives, in_step, ranks
-from torch._inductor.range_autotune.numerics import NotCompared
 from torch._inductor.range_autotune.times import Failure, Timing
 
 
@@ -186,7 +185,7 @@ class TestAgreement(TestCase):
             self.assertEqual(ranks.common_to_all_ranks([0], (0, 1, 2)), [1, 2])
 
     def test_what_one_rank_has_against_a_candidate_all_have(self):
-        no_memory = NotCompared("no memory")
+        no_memory = Failure("no memory")
         mine = {0: None, 1: None, 2: None, 3: no_memory}
         others = {0: None, 1: "wrong", 2: no_memory, 3: "differs"}
         with self.gathered(mine, others, {**others, 1: "broken"}):
@@ -195,7 +194,7 @@ class TestAgreement(TestCase):
                 {
                     0: None,
                     1: "on rank 5: wrong",
-                    2: NotCompared("on rank 5: no memory"),
+                    2: Failure("on rank 5: no memory"),
                     3: "on rank 5: differs",
                 },
             )

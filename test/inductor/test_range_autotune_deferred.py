@@ -13,7 +13,7 @@ from unittest import mock
 import torch._inductor.config as config
 from torch._dynamo.utils import counters
 from torch._higher_order_ops._invoke_quant import InvokeQuant
-from torch._inductor.ir import MultiTemplateBuffer
+from torch._inductor.ir import FallbackKernel, MultiTemplateBuffer
 from torch._inductor.lowering import user_lowerings
 from torch._inductor.test_case import run_tests, TestCase
 from torch._inductor.utils import run_and_get_code
@@ -245,6 +245,13 @@ class TestDeferral(DeferredTestCase):
         unaligned, buffers = known[-1]
         self.assertTrue(unaligned & buffers)
         self.assertLessEqual(unaligned - {*"x", "arg0_1"}, buffers)
+
+    def test_names_that_calls_keep_as_text(self):
+        call = object.__new__(FallbackKernel)
+        call.alias_names, call.mutation_names = ["buf1", "x"], ["buf2"]
+        deferred._rename_within(call, {"buf1": "buf2", "buf2": "buf3"})
+        self.assertEqual(call.alias_names, ["buf2", "x"])
+        self.assertEqual(call.mutation_names, ["buf3"])
 
     def test_config_of_its_time(self):
         op = linear_op(through_mm)

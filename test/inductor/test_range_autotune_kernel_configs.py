@@ -202,7 +202,7 @@ class TestConfigSearch(TestCase):
         search = self.search(kernel, (10,))
         search.settle()
         kernel.launchers = kept = kernel.launchers[:]
-        search.end()
+        search.close()
         self.assertIs(kernel.launchers, kept)
 
     def test_where_it_cannot_be_decided(self):
@@ -242,7 +242,7 @@ class TestConfigSearch(TestCase):
         self.assertEqual(len(kernel.compile_results), 1)
         self.assertEqual(kernel.kept, [])
         kernel._cached_launcher = all_launchers[0]
-        search.end()
+        search.close()
         # The next search may choose again.
         self.assertEqual(kernel.launchers, all_launchers)
         self.assertEqual(len(kernel.compile_results), 3)
@@ -277,7 +277,7 @@ class TestConfigSearch(TestCase):
         search.settle()
         kernel.launchers = kept = kernel.launchers[:]
         self.assertEqual(search.times_with_each(self.module, lambda: None), {})
-        search.end()
+        search.close()
         self.assertIs(kernel.launchers, kept)
 
     def test_kernels_whose_source_cannot_name_a_config(self):
@@ -400,7 +400,7 @@ class TestConfigSearch(TestCase):
         with self.assertRaises(KeyboardInterrupt):
             search.call(self.module, mock.Mock(side_effect=KeyboardInterrupt))
         self.assertEqual(kernel._plugins, [])
-        search.end()
+        search.close()
         self.assertIs(search.pre_autotune(kernel, 10, stream=7), DEFER)
 
     def test_nothing_in_common(self):

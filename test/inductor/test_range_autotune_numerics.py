@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import math
+import types
 from unittest import mock
 
 from torch._inductor.lowering import user_lowerings
@@ -21,11 +22,15 @@ from torch._inductor.kernel.custom_op import (
     register_custom_op_autotuning,
 )
 from torch._inductor.range_autotune import comparing
+from torch._inductor.range_autotune.candidates import FALLBACK_INDEX
+from torch._inductor.range_autotune.limits import TookTooLong
 from torch._inductor.range_autotune.numerics import (
     allowed_difference,
     find_mismatch,
     relative_difference,
 )
+from torch._inductor.range_autotune.registration import TuningOptions
+from torch._inductor.range_autotune.size_points import SizePoint
 
 
 DEVICE = GPU_TYPE if HAS_GPU else "cpu"
@@ -193,7 +198,7 @@ class TestCheck(TestCase):
         with self.no_memory_from(0):
             _, warnings = self.result_and_warnings(f"4{check}", numerics_check=check)
         out = " is left out" if check == "drop" else ""
-        reason = "it could not be compared with the op: MemoryError: too large"
+        reason = "it could not be compared with the op: out of memory: MemoryError: too large"
         self.assertEqual(
             warnings,
             [
@@ -213,6 +218,21 @@ class TestCheck(TestCase):
         self.assertEqual(result, torch.full((64,), 2.0, device=DEVICE))
         (warning,) = warnings
         self.assertIn("'wrong' is left out: output 0 differs", warning)
+
+    @parametrize("error", (MemoryError, TimeoutError, TookTooLong, ValueError))
+    def test_what_may_pass(self, error):
+        runners = {FALLBACK_INDEX: lambda: [torch.ones(2)], 0: lambda: [torch.ones(2)]}
+        tuning = types.SimpleNamespace(
+            registration=types.SimpleNamespace(
+                options=TuningOptions(numerics_check="drop")
+            ),
+            site=types.SimpleNamespace(body=None),
+            ranks=None,
+        )
+        raised = error("a call", 1.0) if error is TookTooLong else error("now")
+        with mock.patch.object(comparing, "find_mismatch", side_effect=raised):
+            found = comparing.compare(tuning, runners, SizePoint(2, {}), lambda: None)
+        self.assertEqual(found[0].may_pass, error is not ValueError)
 
     def test_unknown_value(self):
         with self.assertRaisesRegex(

@@ -11,6 +11,10 @@ from range_autotune_testing import OpTestCase, winner_tables
 from test_custom_op_autotune import made_up_times
 from torch._dynamo.utils import counters
 from torch._inductor.test_case import run_tests, TestCase
+from torch.testing._internal.common_utils import (
+    instantiate_parametrized_tests,
+    parametrize,
+)
 
 import torch
 from torch._inductor import config
@@ -169,13 +173,14 @@ class TestTuning(OpTestCase):
         self._library.impl("op", torch.exp, "CPU")
         self._library.impl("op", torch.empty_like, "Meta")
 
-    def compile(self, ms, **options):
+    def compile(self, ms, include_fallback=True, **options):
         """The winner table of a model with the op, and the sizes measured at."""
         self.register(
             self.op,
             configs=[CustomOpConfig(quadratic), CustomOpConfig(linear)],
             dispatch_on={"tensor_name": "x", "dim": 0, **options},
             split_points=[1000],
+            include_fallback=include_fallback,
         )
         torch._dynamo.reset()
         x = torch.randn(1500)
@@ -228,20 +233,29 @@ class TestTuning(OpTestCase):
         self.assertEqual([s.winner.index for s in table], [1])
         self.assertIn("illegal access", logs.output[0])
 
-    def test_a_later_process_measures_nothing(self):
+    @parametrize("who", ("first", "all", "all but the op"))
+    def test_a_later_process_measures_nothing(self, who):
+        include_fallback = who != "all but the op"
+
         def fails_from_3000(size, index):
-            if index == 0 and size > 3000:
+            if size > 3000 and (index == 0 or who != "first"):
                 return Failure("out of memory: too large", may_pass=True)
             return best_from_4000(size, index)
 
         with config.patch(fx_graph_cache=False):
-            first, _ = self.compile(fails_from_3000)
+            first, _ = self.compile(fails_from_3000, include_fallback=include_fallback)
             with mock.patch.object(
                 rounds, "_measure_point", side_effect=AssertionError
             ):
-                second, _ = self.compile(fails_from_3000)
+                second, _ = self.compile(
+                    fails_from_3000, include_fallback=include_fallback
+                )
         self.assertEqual(second, first)
-        self.assertEqual(len(first), 2)
+        winners = [s.winner.index for s in first]
+        self.assertEqual(winners, [0, 1] if who == "first" else [0])
+
+
+instantiate_parametrized_tests(TestTuning)
 
 
 if __name__ == "__main__":

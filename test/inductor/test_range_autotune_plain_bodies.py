@@ -78,6 +78,19 @@ class TestPlainBodies(TestCase):
         op = self.op(total)
         self.assertEqual(self.reads(lambda x, w: op(x, -w)), [True])
 
+    def test_the_list_that_it_is_in_counts(self):
+        def body(
+            x: torch.Tensor, a: list[torch.Tensor], b: list[torch.Tensor]
+        ) -> torch.Tensor:
+            return x * a[0] if a else x @ b[0].diag()
+
+        name = f"plain_bodies::op{next(_numbers)}"
+        op = torch.library.custom_op(name, mutates_args=())(body)
+        op.register_fake(lambda x, a, b: torch.empty_like(x))
+        register_custom_op_autotuning(op, configs=[CustomOpConfig(body)])
+        self.assertEqual(self.reads(lambda x, w: op(-x, [w], [])), [True])
+        self.assertEqual(self.reads(lambda x, w: op(x, [], [-w])), [False])
+
     def test_through_views(self):
         op, other = self.op(norm), self.op(total)
 

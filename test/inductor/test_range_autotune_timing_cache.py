@@ -37,7 +37,6 @@ from torch._inductor.range_autotune.candidates import TracedCandidate
 from torch._inductor.range_autotune.config_ranges import ConfigRecord
 from torch._inductor.range_autotune.graph_text import SymbolNames
 from torch._inductor.range_autotune.known_sizes import KnownSize
-from torch._inductor.range_autotune.numerics import NotCompared
 from torch._inductor.range_autotune.ranges import DimRange
 from torch._inductor.range_autotune.registration import Candidate, TuningOptions
 from torch._inductor.range_autotune.times import Failure, failure_of, Timing
@@ -57,7 +56,7 @@ from torch._inductor.range_autotune.timing_cache import (
 aten = torch.ops.aten
 ENVIRONMENT = Environment("torch", "system", ("gpu",), ("cpu",), 4, "config", ("high",))
 TIMES = {0: Timing(1.5, 0.25), 1: Failure("it does not run: no"), -1: Timing(3.0)}
-COMPARISONS = {0: None, 1: "it differs", -1: NotCompared("no memory")}
+COMPARISONS = {0: None, 1: "it differs", -1: Failure("no memory")}
 FOUND = Entry(TIMES, COMPARISONS)
 TEXTS = {0: "zero", 1: "one", -1: "fallback"}
 
@@ -165,7 +164,7 @@ class TestEntries(CacheTestCase):
     def test_failures_that_may_pass_are_not_kept(self):
         for passing in (
             Entry({**TIMES, 1: Failure("no memory", may_pass=True)}),
-            Entry(TIMES, {1: NotCompared("no memory", may_pass=True)}),
+            Entry(TIMES, {1: Failure("no memory", may_pass=True)}),
         ):
             store("here", TEXTS, passing)
         self.assertIsNone(lookup("here", TEXTS))
@@ -509,6 +508,16 @@ v0 in VR[2, int_oo]
 v1 in VR[2, int_oo]""",
         )
         self.assertEqual(names.met, symbols)
+
+    def test_all_calls_count(self):
+        site, _ = self.site()
+        node = torch.fx.Graph().placeholder("x")
+        texts = set()
+        for alpha in (1, 2):
+            second = dataclasses.replace(site, arguments={"x": Slot(1), "alpha": alpha})
+            both = dataclasses.replace(site, call=node, following=(second,))
+            texts.add(both.layout_text(SymbolNames()))
+        self.assertEqual(len(texts), 2)
 
     def test_names_of_symbols_do_not_count(self):
         self.assertEqual(self.text("a", "b"), self.text("y", "x"))

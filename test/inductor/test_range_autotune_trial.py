@@ -117,6 +117,11 @@ class TestTrialProcess(TestCase):
         settings = {"unroll_reductions_threshold": 3}
         outcome = self.outcome(body, constants=constants, settings=settings)
         self.assertIsNone(outcome)
+        body = """
+            import gc, torch
+            assert not any(torch.is_tensor(x) and x.ndim == 0 for x in gc.get_objects())
+        """
+        self.assertIsNone(self.outcome(body))  # of those before nothing is kept
 
     def check_failures(self):
         self.check_failure(

@@ -16,9 +16,10 @@ from test_custom_op_autotune import (
     ramp,
     RANGES,
 )
+from torch._dynamo.utils import counters
 from torch._inductor.lowering import user_lowerings
 from torch._inductor.test_case import run_tests
-from torch._inductor.utils import run_and_get_code
+from torch._inductor.utils import fresh_cache, run_and_get_code
 from torch.testing._internal.inductor_utils import HAS_GPU
 
 import torch
@@ -123,6 +124,22 @@ class TestTritonOps(AutotuneTestCase):
         register(op, plus(1))
         del user_lowerings[op._opoverload]
         compiled = compile_at(lambda x: op(x) * 3, ramp(128, 4))
+        self.assert_adds(compiled, {128: 9})
+        register(op, plus(3), plus(4), plus(6))
+        with made_up_times(best_by_range):
+            compiled(ramp(128, 4))
+        self.assert_adds(compiled, {2: 3, 512: 4, 2048: 6})
+
+    def test_code_that_another_model_left_in_the_cache(self):
+        """It has the same kernels, and does not know of the op."""
+        op = made_op(plus_9)
+        register(op, plus(1))
+        del user_lowerings[op._opoverload]
+        counters.clear()
+        with fresh_cache(), torch._functorch.config.patch(enable_autograd_cache=False):
+            compile_at(lambda x: plus_9(x) * 3, ramp(128, 4))
+            compiled = compile_at(lambda x: op(x) * 3, ramp(128, 4))
+        self.assertEqual(counters["inductor"]["fxgraph_cache_hit"], 1)
         self.assert_adds(compiled, {128: 9})
         register(op, plus(3), plus(4), plus(6))
         with made_up_times(best_by_range):

@@ -201,7 +201,9 @@ class CallSite:
         """
         if self.body is None:
             return call_ops[0](self.filled(leaves, {}))
-        calls = {site.call: (site, fn) for site, fn in zip(self.calls, call_ops)}
+        calls = {
+            site.call: (site, fn) for site, fn in zip(self.calls, call_ops, strict=True)
+        }
         values = iter(leaves)
         env: dict[Any, Any] = {}
         for node in self.body.nodes:
@@ -291,7 +293,8 @@ class CallSite:
 
         lines += [
             f"{name}: {pytree.tree_map(text, value)}"
-            for name, value in self.arguments.items()
+            for call in self.calls
+            for name, value in call.arguments.items()
         ]
         if self.body is not None:
             calls = [f"n{numbers[s.call]}" for s in self.calls if s.call is not None]

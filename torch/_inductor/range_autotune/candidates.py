@@ -280,7 +280,9 @@ def trace_plain(site: CallSite, outputs: Outputs) -> TracedCandidate | None:
     except Exception as e:
         log.debug("%s has no plain lowering: %s", site.op, one_line(e))
         return None
-    return TracedCandidate(Candidate(PLAIN_NAME, bodies[0]), *graphs)
+    parts = tuple(Candidate(PLAIN_NAME, body) for body in bodies)
+    candidate = Candidate(PLAIN_NAME, bodies[0], parts=parts if len(parts) > 1 else ())
+    return TracedCandidate(candidate, *graphs)
 
 
 def at_site(

@@ -6,11 +6,12 @@ import logging
 from typing import Any, TYPE_CHECKING
 
 from .calls import inputs_at
-from .candidates import FALLBACK_INDEX, one_line
-from .limits import call_within, is_out_of_memory, time_limit_s
-from .numerics import find_mismatch, NotCompared
+from .candidates import FALLBACK_INDEX
+from .limits import call_within, time_limit_s
+from .numerics import find_mismatch
 from .ranks import common_comparisons
 from .second_opinion import find_mismatch_of_ops
+from .times import Failure, failure_of
 
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def compare(
         return {}
     expected = _results_of_op(runners, restore)
     if tuning.ranks:  # nobody is called where one rank has nothing to compare with
-        missing = expected if isinstance(expected, NotCompared) else None
+        missing = expected if isinstance(expected, Failure) else None
         of_op = common_comparisons({FALLBACK_INDEX: missing}, tuning.ranks)
         expected = of_op[FALLBACK_INDEX] or expected
     found = _comparisons(runners, expected, restore)
@@ -68,17 +69,16 @@ def _without_neighbours(
 
 def _results_of_op(
     runners: Runners, restore: Callable[[], None]
-) -> list[torch.Tensor] | NotCompared:
+) -> list[torch.Tensor] | Failure:
     """What candidates are compared with, or why there is nothing."""
     if FALLBACK_INDEX not in runners:
-        return NotCompared("the op itself does not compile")
+        return Failure("the op itself does not compile, or does not run")
     try:
         # They may be inputs that the others write to, too.
         results = _called_anew(runners[FALLBACK_INDEX], restore)
         return [result.clone() for result in results]
     except Exception as e:
-        reason = f"the op itself does not run: {one_line(e)}"
-        return NotCompared(reason, is_out_of_memory(e))
+        return failure_of(e).of("the op itself does not run")
 
 
 def _called_anew(run: Callable[[], Any], restore: Callable[[], None]) -> Any:
@@ -102,5 +102,5 @@ def _comparisons(
                 _called_anew(runners[index], restore), expected
             )
         except Exception as e:
-            found[index] = NotCompared(one_line(e), is_out_of_memory(e))
+            found[index] = failure_of(e)
     return found

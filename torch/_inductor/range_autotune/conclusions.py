@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from .candidates import FALLBACK_INDEX
 from .config_ranges import configs_of_winners
 from .cuts import cut
-from .numerics import NotCompared
 from .open_ends import with_open_end
 from .places import end_points, has_open_end
 from .size_points import measure_within, SizePoint
@@ -60,7 +59,7 @@ def judge(
     for index, result in comparisons.items():
         if index not in standing.traced:
             continue
-        if isinstance(result, NotCompared):
+        if isinstance(result, Failure):
             standing.not_compared[index] = f"{result.reason}, {where}"
             log.info(
                 "%s: candidate '%s' is not compared with the op %s: %s",
@@ -179,9 +178,9 @@ def _call_at_ends(
     entry_at: Callable[[Round, SizePoint], Entry],
 ) -> None:
     """
-    Where the user named the sizes to measure at, calls all candidates once at ends of
-    ranges, too: at ends up to the largest size measured, or at all ends if a candidate is
-    out of one range only, for it may fail from somewhere in the next one on.
+    Calls all candidates once at ends of ranges, too, where these are not measured: at ends
+    up to the largest size measured, or at all ends if a candidate is out of one range only,
+    for it may fail from somewhere in the next one on.
     """
     if tuning.size is None:
         return
@@ -274,8 +273,12 @@ def _times_at(
 ) -> Times:
     """
     Args:
-        last: the largest size that stands for the range.
+        last: the largest size that stands for the range; of those beyond it, where nobody
+            runs nothing is known.
     """
     if point.size is not None and point.size > last:
         point = dataclasses.replace(point, beyond=True)
+        times = entry_at(competing, point).times
+        runs = any(isinstance(time, Timing) for time in times.values())
+        return _still_in(standing, competing, times) if runs else {}
     return _still_in(standing, competing, entry_at(competing, point).times)

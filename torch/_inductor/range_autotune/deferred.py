@@ -349,8 +349,10 @@ def _rename_within(buffer: ir.Buffer, renamed: Mapping[str, str]) -> None:
     def now(name: str) -> str:
         return renamed.get(name, name)
 
-    if isinstance(buffer, ir.MutationOutput):
+    if isinstance(buffer, ir.MutationOutput | ir.FallbackKernel):
         buffer.mutation_names = [now(name) for name in buffer.mutation_names]
+    if isinstance(buffer, ir.FallbackKernel):
+        buffer.alias_names = [now(name) for name in buffer.alias_names]
     if isinstance(buffer, ir.TemplateBuffer):
         fusable = buffer.epilogue_fusable_outputs
         buffer.epilogue_fusable_outputs = {now(k): now(v) for k, v in fusable.items()}

@@ -58,7 +58,7 @@ class ConfigSearch(CachingAutotunerPlugin):
     """
     Calls candidates with each config of their kernels, until these settle on one.
 
-    Candidates may have kernels in common, which settle once. Between ``settle`` and ``end``
+    Candidates may have kernels in common, which settle once. Between ``settle`` and ``close``
     a kernel goes on with one config, and may still be called with all. Which one it is goes
     into the source of winners' kernels; Inductor's cache has it of those that cannot name it.
 
@@ -157,7 +157,7 @@ class ConfigSearch(CachingAutotunerPlugin):
             if (name := content_name_of(kernel))
         }
 
-    def end(self) -> None:
+    def close(self) -> None:
         """
         Gives kernels all their configs back.
 

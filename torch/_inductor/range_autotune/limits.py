@@ -358,8 +358,8 @@ _exiting = threading.Event()
 def _start_daemon(target: Callable[[], None]) -> None:
     thread = threading.Thread(target=target, name="custom_op_load", daemon=True)
     with _daemons_lock:
+        thread.start()
         _daemons.add(thread)
-    thread.start()
 
 
 @atexit.register

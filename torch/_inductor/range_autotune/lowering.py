@@ -29,7 +29,7 @@ from .dispatch import emit_dispatch, emit_winner, with_strides_of
 from .graph_text import SymbolNames
 from .guards import replaced
 from .measure import as_current
-from .node_kinds import is_conjugated, makes_sizes
+from .node_kinds import is_conjugated, is_on_user_stream, makes_sizes
 from .preparing import as_for, prepare
 from .ranges import DimRange, fill_gaps, Segment
 from .recall import recall
@@ -71,6 +71,8 @@ def lower_call(
     try:
         if any(map(is_conjugated, V.graph.current_node.all_input_nodes)):
             raise NotTunable(CONJUGATED)
+        if is_on_user_stream(V.graph.current_node):
+            raise NotTunable("it runs on a stream of the user's")
         if makes_sizes(V.graph.current_node):
             raise NotTunable(
                 "its result's size depends on data, anew in each candidate"

@@ -287,6 +287,11 @@ def makes_sizes(node: torch.fx.Node) -> bool:
     return bool(node.meta.get("unbacked_bindings"))
 
 
+def is_on_user_stream(node: torch.fx.Node) -> bool:
+    """Whether the user runs it in a block of ``torch.cuda.stream``."""
+    return (node.meta.get("custom") or {}).get("stream") is not None
+
+
 def is_conjugated(node: torch.fx.Node) -> bool:
     """Whether a value is conjugated, or negated, by a bit: who reads it is to do it."""
     value = node.meta.get("val")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import sys
 from typing import Literal, TYPE_CHECKING
@@ -12,6 +11,11 @@ import torch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from .times import Failure
+
+    # What is wrong with a candidate's results, None if nothing; or why they were not compared.
+    Comparison = str | Failure | None
 
 NumericsCheck = Literal["off", "warn", "drop"]
 NUMERICS_CHECKS: tuple[NumericsCheck, ...] = ("off", "warn", "drop")
@@ -27,23 +31,6 @@ _ALLOWED = {
     torch.bfloat16: 5e-2,
 }
 _ALLOWED_IN_ONE_BYTE = 0.3
-
-
-@dataclasses.dataclass(frozen=True)
-class NotCompared:
-    """
-    A candidate's results and the op's could not be had, or not be compared.
-
-    Args:
-        may_pass: whether that says more about the moment: memory that others held.
-    """
-
-    reason: str
-    may_pass: bool = False
-
-
-# What is wrong with a candidate's results; None if nothing.
-Comparison = str | NotCompared | None
 
 
 def allowed_difference(dtype: torch.dtype) -> float:

@@ -116,8 +116,8 @@ def _unique_candidates(
         made = Candidate(
             _unused_name(config, [c.name for c in unique]),
             config.decomposition,
-            config.params,
-            config.config_patches,
+            dict(config.params),
+            dict(config.config_patches),
         )
         found = next(
             (i for i, c in enumerate(unique) if c.does_the_same_as(made)), len(unique)

@@ -157,7 +157,7 @@ def _look_into(
         params: tuning parameters that ``run`` adds.
     """
     leaves, spec = pytree.tree_flatten((call.args, call.kwargs))
-    key = (call.target, repr(params), tuple(map(_kind, leaves)))
+    key = (call.target, repr(params), str(spec), tuple(map(_kind, leaves)))
     try:
         known = _known.setdefault(source, {})
     except TypeError:  # not hashable

@@ -15,7 +15,6 @@ from typing import Any, TYPE_CHECKING, TypeVar
 
 import torch.distributed as dist
 
-from .numerics import NotCompared
 from .times import Failure, failure_of
 
 
@@ -58,9 +57,7 @@ def common_comparisons(
         results = [(rank, theirs[index]) for rank, theirs in of_ranks]
         wrong = [f"on rank {rank}: {r}" for rank, r in results if isinstance(r, str)]
         missing = [
-            NotCompared(f"on rank {rank}: {r.reason}", r.may_pass)
-            for rank, r in results
-            if isinstance(r, NotCompared)
+            r.of(f"on rank {rank}") for rank, r in results if isinstance(r, Failure)
         ]
         found[index] = next(iter((*wrong, *missing)), None)
     return found

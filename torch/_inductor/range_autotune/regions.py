@@ -22,6 +22,7 @@ import torch
 from .dispatched_calls import dispatched_registration
 from .node_kinds import (
     is_gather,
+    is_on_user_stream,
     is_row_reduction,
     is_seed,
     makes_random_numbers,
@@ -56,6 +57,8 @@ def form_regions(gm: torch.fx.GraphModule, wide: bool = True) -> None:
         wide: whether regions reach through views and reductions and hold several calls;
             such code may guard on sizes where it would not without.
     """
+    if any(map(is_on_user_stream, gm.graph.nodes)):
+        return  # events order the work on streams by where they are in the graph
     calls = [node for node in gm.graph.nodes if dispatched_registration(node)]
     narrow = () if wide else (*calls, *filter(_needs_wide, gm.graph.nodes))
     taken: set[torch.fx.Node] = set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 from typing import Any, TYPE_CHECKING
@@ -61,9 +62,9 @@ def measure_rounds(tuning: Tuning, beside: Iterable[Tuning] = ()) -> None:
     order = in_order(tuning, points)
     found: dict[tuple[int, int | None], Entry] = {}
     steps = len(tuning.loads) + sum(map(len, points))
-    with tuning_progress(tuning.name, steps) as progress:
+    search = ConfigSearch(tuning.device)
+    with tuning_progress(tuning.name, steps) as progress, contextlib.closing(search):
         inputs: list[Any] = []  # those of the first place, if it is called at before
-        search = ConfigSearch(tuning.device)
         loaded = caller_ahead(tuning, order[0], inputs, search)
         compiling.wait(tuning, progress.done, loaded)
         settle_on_configs(tuning, order, inputs, search)
@@ -85,17 +86,12 @@ def measure_rounds(tuning: Tuning, beside: Iterable[Tuning] = ()) -> None:
             progress.add_steps(1)
             return measure(competing, point)
 
-        try:
-            for number, point in order:
-                found[number, point.size] = measure(
-                    tuning.standing.rounds[number], point
-                )
-            entries = [[found[i, p.size] for p in row] for i, row in enumerate(points)]
-            conclude(tuning, points, entries, measure_between)
-            if may_have_kernel_configs(tuning):
-                compare_configs(tuning, search)
-        finally:
-            search.end()
+        for number, point in order:
+            found[number, point.size] = measure(tuning.standing.rounds[number], point)
+        entries = [[found[i, p.size] for p in row] for i, row in enumerate(points)]
+        conclude(tuning, points, entries, measure_between)
+        if may_have_kernel_configs(tuning):
+            compare_configs(tuning, search)
 
 
 def _measure_point(
@@ -110,19 +106,48 @@ def _measure_point(
     reason = broken_condition(tuning, point)
     if reason:
         tell_not_measured(tuning, point, reason)
-    mine, failures, restore = (
-        ({}, {}, leave_inputs)
-        if reason
-        else runners_at(tuning, competing, point, inputs)
-    )
+        mine, failures, restore = {}, {}, leave_inputs
+    else:
+        mine, failures, restore = runners_at(tuning, competing, point, inputs)
     reject_failures(tuning.standing, competing, point, failures)
     runners = _on_all_ranks(tuning, mine)
     if not runners:
-        return Entry(not_measured=reason)
-    if not point.timed:
+        entry = Entry(not_measured=reason)
+    elif point.timed:
+        entry = _timed(tuning, competing, runners, point, restore)
+    else:
         entry = _called(tuning, runners, point, restore)
         learn(tuning.standing, competing, point, entry)
-        return entry
+    return _to_stay(entry, failures) if point.beyond else entry
+
+
+def _to_stay(entry: Entry, failures: Mapping[int, Failure]) -> Entry:
+    """
+    What is found out at a size that may never be met, for all processes: none is to measure
+    anew for memory that was short there.
+
+    Args:
+        failures: of those that were not called for them.
+    """
+
+    def lasting(result: Any) -> Any:
+        lacks = isinstance(result, Failure) and result.lacks_memory
+        return dataclasses.replace(result, may_pass=False) if lacks else result
+
+    times = {i: lasting(result) for i, result in {**failures, **entry.times}.items()}
+    comparisons = {i: lasting(result) for i, result in entry.comparisons.items()}
+    reason = entry.not_measured or (None if times else "nobody could be called")
+    return Entry(times, comparisons, reason)
+
+
+def _timed(
+    tuning: Tuning,
+    competing: Round,
+    runners: Runners,
+    point: SizePoint,
+    restore: Callable[[], None],
+) -> Entry:
+    """What candidates take, and whether they do what the op does, if that is asked for."""
     comparisons = compare(tuning, runners, point, restore)
     judge(tuning.standing, comparisons, point)
     for index in tuning.standing.rejected:
@@ -136,7 +161,7 @@ def _measure_point(
             raise
         tell_not_measured(tuning, point, one_line(e))
         return Entry()
-    if FALLBACK_INDEX in timed and all(map(_lacks_memory, timed.values())):
+    if timed and all(map(_lacks_memory, timed.values())):
         tell_not_measured(tuning, point, "there is no memory for a call of anybody")
         return Entry()
     times: Times = {
@@ -144,22 +169,7 @@ def _measure_point(
         for index, result in timed.items()
     }
     reject_failures(tuning.standing, competing, point, times)
-    return Entry(
-        _to_stay({**failures, **times}) if point.beyond else times, comparisons
-    )
-
-
-def _to_stay(times: Times) -> Times:
-    """
-    With failures for lack of memory as those that do not pass: at sizes that may never be
-    met, nobody is to be called again by each process for them.
-    """
-    return {
-        index: dataclasses.replace(result, may_pass=False)
-        if isinstance(result, Failure) and result.lacks_memory
-        else result
-        for index, result in times.items()
-    }
+    return Entry(times, comparisons)
 
 
 def _lacks_memory(result: Timing | Failure) -> bool:

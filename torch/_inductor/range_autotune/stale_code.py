@@ -114,7 +114,7 @@ def install(op: torch._ops.OpOverload, lowering: Callable[..., Any]) -> None:
 def note_lowered(target: Any) -> None:
     """Called with the target of each node that is lowered."""
     if isinstance(target, torch._ops.OpOverload):
-        _lowered.ops.add(target.name())
+        _lowered.ops.add(sys.intern(target.name()))
 
 
 def take_lowered() -> frozenset[str]:
@@ -137,7 +137,8 @@ def tracked(post_compile: Callable[..., None]) -> Callable[..., None]:
         post_compile(graph, *args, **kwargs)
         compile_id = CompileContext.current_compile_id()
         if compile_id is not None:
-            _note_compiled(compile_id, graph.lowered_ops)
+            # Those that only AOTAutograd met, too, where the graph is found in a cache.
+            _note_compiled(compile_id, graph.lowered_ops | take_lowered())
             _drop_in_first_call(compile_id, graph)
 
     return wrapper
@@ -162,7 +163,8 @@ def _drop_in_first_call(compile_id: CompileId, graph: Any) -> None:
     call = graph.current_callable
 
     def first_call(inputs: Any) -> Any:
-        graph.current_callable = call
+        if graph.current_callable is first_call:  # nobody has put another around it
+            graph.current_callable = call
         if id(compile_id) in _stale:
             _drop({id(compile_id): compile_id})
         return call(inputs)

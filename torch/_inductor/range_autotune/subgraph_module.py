@@ -91,14 +91,15 @@ class SubgraphModule:
         with V.set_graph_handler(graph), _compilers_of_this_thread(graph):
             key, path = PyCodeCache.write(self.source)
             module = PyCodeCache.load_by_key_path(key, path, attrs=self.constants)
-        # The process keeps all modules that it loads, but no tensor shall live for that.
-        weakref.finalize(self, _forget, vars(module), [*self.constants])
+        # The process keeps all modules that it loads, but no tensor or kernel shall live
+        # for that.
+        weakref.finalize(self, _forget, vars(module))
         return module
 
 
-def _forget(members: dict[str, Any], names: Sequence[str]) -> None:
-    for name in names:
-        members.pop(name, None)
+def _forget(members: dict[str, Any]) -> None:
+    for name in [name for name in members if not name.startswith("__")]:
+        del members[name]
 
 
 def _compilers_of_this_thread(graph: GraphLowering) -> AbstractContextManager[Any]:

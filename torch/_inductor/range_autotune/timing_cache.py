@@ -31,7 +31,6 @@ from ..runtime.cache_dir_utils import cache_dir
 from .config_ranges import ConfigRecord
 from .content import content_digest, digest, Unhashable
 from .graph_text import graph_text, SymbolNames
-from .numerics import NotCompared
 from .times import Failure, Timing
 
 
@@ -365,7 +364,7 @@ def _lasts(entry: Entry, index: int) -> bool:
 
 
 def _may_pass(result: Timing | Failure | Comparison) -> bool:
-    return isinstance(result, Failure | NotCompared) and result.may_pass
+    return isinstance(result, Failure) and result.may_pass
 
 
 def _time_to_json(time: Timing | Failure | None) -> dict[str, Any]:
@@ -378,7 +377,7 @@ def _comparison_to_json(entry: Entry, index: int) -> dict[str, Any]:
     if index not in entry.comparisons:
         return {}
     result = entry.comparisons[index]
-    if isinstance(result, NotCompared):
+    if isinstance(result, Failure):
         return {"not_compared": result.reason}
     return {"mismatch": result}
 
@@ -415,5 +414,5 @@ def _time_from_json(saved: Mapping[str, Any]) -> Timing | Failure | None:
 def _comparisons_from_json(saved: Mapping[str, Any]) -> list[Comparison]:
     """None or one."""
     if "not_compared" in saved:
-        return [NotCompared(str(saved["not_compared"]))]
+        return [Failure(str(saved["not_compared"]))]
     return [saved["mismatch"]] if "mismatch" in saved else []

@@ -150,9 +150,13 @@ class Trial:
 
     def _call(self) -> None:
         module = self._module()
-        for name, constant in self.constants.items():
-            setattr(module, name, constant.make())
-        module.call([a if isinstance(a, int) else a.make() for a in self.arguments])
+        constants = {name: constant.make() for name, constant in self.constants.items()}
+        vars(module).update(constants)
+        try:
+            module.call([a if isinstance(a, int) else a.make() for a in self.arguments])
+        finally:  # the module stays, and those who measure need the memory
+            for name in constants:
+                delattr(module, name)
 
 
 @functools.cache
