@@ -19,13 +19,13 @@ from torch._inductor import ir
 from torch._inductor.range_autotune.call_site import CallSite, Inner, NotTunable, Slot
 from torch._inductor.range_autotune.candidates import (
     FALLBACK,
-    one_line,
     Rejection,
     trace_candidate,
     trace_fallback,
     TracedCandidate,
 )
-from torch._inductor.range_autotune.contract import CandidateError, Outputs
+from torch._inductor.range_autotune.contract import Outputs
+from torch._inductor.range_autotune.errors import CandidateError, one_line
 from torch._inductor.range_autotune.registration import Candidate
 
 

@@ -27,7 +27,8 @@ from torch._inductor.range_autotune.candidates import (
     trace_fallback,
     TracedCandidate,
 )
-from torch._inductor.range_autotune.contract import CandidateError, check_graph
+from torch._inductor.range_autotune.contract import check_graph
+from torch._inductor.range_autotune.errors import CandidateError
 from torch._inductor.range_autotune.functional import written
 from torch._inductor.range_autotune.node_kinds import memory_of
 from torch._inductor.range_autotune.registration import Candidate

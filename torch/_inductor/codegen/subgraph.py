@@ -33,6 +33,7 @@ from torch._inductor.range_autotune.captures import (
     constants_may_be_real,
 )
 from torch._inductor.range_autotune.control_flow import with_tuples
+from torch._inductor.range_autotune.errors import one_line
 from torch._inductor.range_autotune.functional import functionalized, has_effects
 from torch._inductor.range_autotune.guards import frozen_shapes, replaced
 from torch._inductor.range_autotune.subgraph_module import generate_module
@@ -268,8 +269,6 @@ class SubgraphChoiceCaller(ir.ChoiceCaller):
         A choice that does not compile is marked as failed. Where ``generate`` was not
         called before, this does as much, and the lowering thread must wait meanwhile.
         """
-        from ..range_autotune.candidates import one_line
-
         try:
             self._module()
         except Exception as e:

@@ -14,7 +14,6 @@ from typing import Any, TYPE_CHECKING
 
 from torch._inductor.lowering import validate_ir
 from torch._inductor.select_algorithm import ExternKernelChoice
-from torch._inductor.utils import convert_shape_to_inductor
 from torch.utils import _pytree as pytree
 
 import torch
@@ -318,13 +317,7 @@ def _arguments_by_name(
 def _winning_choice(
     winner: TracedCandidate, tuning: Tuning, inputs: list[Any]
 ) -> ir.ChoiceCaller:
-    first = tuning.outputs.tensors[0]
-    layout = ir.FixedLayout(
-        first.device,
-        first.dtype,
-        convert_shape_to_inductor(first.shape),
-        convert_shape_to_inductor(first.stride()),
-    )
+    layout = tuning.outputs.layouts[0]
     choice = ir.ChoiceCaller(f"{tuning.name}_{winner.name}", inputs, layout, "")
     if winner.candidate.impl is not None:
         choice.gm = winner.graph

@@ -6,7 +6,7 @@ import logging
 from typing import Any, TYPE_CHECKING
 
 from .. import config
-from .candidates import one_line
+from .errors import one_line
 from .inputs import make_inputs
 from .integer_division import check_divisors
 from .limits import is_out_of_memory, time_limit_s

@@ -11,8 +11,6 @@ import dataclasses
 import functools
 import itertools
 import logging
-import os
-import traceback
 from typing import Any, TYPE_CHECKING
 
 from torch._dynamo.utils import counters
@@ -31,7 +29,6 @@ from .apart import keep_apart, NAMESPACE, register_lowering_of_boundary
 from .body_state import may_be_traced
 from .content import Unhashable
 from .contract import (
-    CandidateError,
     check_graph,
     check_outputs,
     copy_returned_inputs,
@@ -43,9 +40,10 @@ from .contract import (
 )
 from .control_flow import all_nodes
 from .eager_strides import with_eager_strides
+from .errors import CandidateError, one_line
 from .graph_text import graph_text, SymbolNames
 from .known_sizes import knowing
-from .limits import call_within, time_limit_s, TookTooLong
+from .limits import call_within, time_limit_s
 from .op_bodies import body_on
 from .passes import is_other_form, optimized
 from .registration import Candidate
@@ -320,26 +318,6 @@ def plain_body(
     if op in select_decomp_table() or (op in lowerings and op not in fallbacks):
         return op
     return None
-
-
-def one_line(error: BaseException) -> str:
-    """An exception for a warning; an assertion that says nothing gets its place."""
-    first, kind = str(error).strip().partition("\n")[0].strip(), type(error).__name__
-    if not first or first.endswith(":"):
-        return f"{kind}: {first}".rstrip(": ") + _place_of_assertion(error)
-    says_all = isinstance(error, (CandidateError, TookTooLong))
-    return first if says_all else f"{kind}: {first}"
-
-
-def _place_of_assertion(error: BaseException) -> str:
-    """Where the assertion behind an exception is, if that was the first to be raised."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    frames = traceback.extract_tb(error.__traceback__)
-    if not frames or not isinstance(error, AssertionError):
-        return ""
-    last = frames[-1]
-    return f" in {last.name} ({os.path.basename(last.filename)}:{last.lineno})"
 
 
 def call_of_candidate(candidate: Candidate, site: CallSite) -> _OpCall:

@@ -13,10 +13,12 @@ from torch.utils import _pytree as pytree
 
 import torch
 
+from .. import ir
 from ..utils import convert_shape_to_inductor
 from ..virtualized import V
 from .captures import captured_tensors
 from .control_flow import copy_for_output
+from .errors import CandidateError
 from .functional import written
 from .node_kinds import memory_of
 from .write_ops import stands_for_write
@@ -24,10 +26,6 @@ from .write_ops import stands_for_write
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-
-class CandidateError(Exception):
-    """A candidate cannot compete; says why."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +47,19 @@ class Outputs:
     def device(self) -> torch.device:
         """Where they are computed: on an accelerator if one of them is there."""
         return main_device(tensor.device for tensor in self.tensors)
+
+    @property
+    def layouts(self) -> list[ir.FixedLayout]:
+        """Those of the tensors."""
+        return [
+            ir.FixedLayout(
+                tensor.device,
+                tensor.dtype,
+                convert_shape_to_inductor(tensor.shape),
+                convert_shape_to_inductor(tensor.stride()),
+            )
+            for tensor in self.tensors
+        ]
 
 
 def main_device(devices: Iterable[torch.device]) -> torch.device:

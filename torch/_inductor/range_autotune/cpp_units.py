@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from torch._dynamo.utils import counters
 
-from .candidates import one_line
+from .errors import one_line
 
 
 if TYPE_CHECKING:

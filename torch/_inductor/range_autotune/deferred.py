@@ -16,7 +16,6 @@ from torch._dynamo.utils import counters
 from torch.utils._ordered_set import OrderedSet
 
 from .. import ir
-from ..utils import convert_shape_to_inductor
 from ..virtualized import V
 from .apart import boundaries
 from .choice import FusedChoiceCaller
@@ -24,8 +23,6 @@ from .choice import FusedChoiceCaller
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    import torch
 
     from ..graph import GraphLowering
     from .tuning import Tuning
@@ -87,10 +84,11 @@ class _Waiting:
         # Nor are calls of these tuned in what was chosen: it may be called by them itself.
         calls = (call.op for call in tuning.site.calls)
         self._not_tuned = {*V.active_user_lowering_ops, *calls}
-        layouts = [_layout(tensor) for tensor in tuning.outputs.tensors]
         for box in tuning.site.written_inputs:  # who reads it as it was comes before
             V.graph.mark_buffer_mutated(box.get_name())
-        self.stand_ins = [DeferredBuffer(layout, self) for layout in layouts]
+        self.stand_ins = [
+            DeferredBuffer(layout, self) for layout in tuning.outputs.layouts
+        ]
 
     def resolve(self) -> None:
         """Puts what was chosen in the place of the buffers that stand for it."""
@@ -154,15 +152,6 @@ def _earlier_readers_settled(written: Iterable[ir.TensorBox]) -> Iterator[None]:
     finally:
         for name, readers in earlier.items():
             users[name] = [*readers, *users.get(name, [])]
-
-
-def _layout(tensor: torch.Tensor) -> ir.FixedLayout:
-    return ir.FixedLayout(
-        tensor.device,
-        tensor.dtype,
-        convert_shape_to_inductor(tensor.shape),
-        convert_shape_to_inductor(tensor.stride()),
-    )
 
 
 def defer(tuning: Tuning, resolve: Resolve) -> list[ir.TensorBox]:

@@ -19,13 +19,13 @@ from ..codegen.subgraph import copied, inline_subgraph_to_ir_nodes
 from ..virtualized import V
 from . import compiling
 from .call_site import CallSite, CONJUGATED, NotTunable
-from .candidates import FALLBACK_INDEX, one_line
+from .candidates import FALLBACK_INDEX
 from .collectives import has_collective
 from .config_ranges import Winner, with_configs
 from .content import Unhashable
-from .contract import CandidateError
 from .deferred import defer, lowered_as_not_registered, lowered_as_registered
 from .dispatch import emit_dispatch, emit_winner, with_strides_of
+from .errors import CandidateError, one_line
 from .graph_text import SymbolNames
 from .guards import replaced
 from .measure import as_current

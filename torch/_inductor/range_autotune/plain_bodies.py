@@ -23,7 +23,8 @@ import torch
 from .. import config
 from ..codegen.subgraph import trace_subgraph
 from ..utils import is_pointwise_use, is_view
-from .candidates import call_implementation, one_line, plain_body
+from .candidates import call_implementation, plain_body
+from .errors import one_line
 from .fusion_options import fusion_types
 from .limits import call_within, time_limit_s
 from .node_kinds import has_generated_code

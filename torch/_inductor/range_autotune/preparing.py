@@ -14,12 +14,12 @@ from .call_site import CallSite, NotTunable
 from .candidates import (
     at_site,
     FALLBACK_INDEX,
-    one_line,
     trace_fallback,
     TracedCandidate,
 )
 from .collectives import can_measure, has_collective, ranks_of
 from .config_ranges import Winner
+from .errors import one_line
 from .parsing import make_contest
 from .ranges import ANY_SIZE, DimRange, fill_gaps, merge_neighbours, Segment
 from .ranks import common_to_all_ranks, topology

@@ -16,7 +16,7 @@ from .calls import (
     runners_at,
     tell_not_measured,
 )
-from .candidates import call_of_candidate, FALLBACK, FALLBACK_INDEX, one_line
+from .candidates import call_of_candidate, FALLBACK, FALLBACK_INDEX
 from .comparing import compare
 from .conclusions import (
     conclude,
@@ -25,6 +25,7 @@ from .conclusions import (
     reject_failures,
 )
 from .config_calls import caller_ahead, compare_configs, settle_on_configs
+from .errors import one_line
 from .in_step import call_in_step, time_in_step
 from .kernel_configs import ConfigSearch
 from .limits import call_within, is_out_of_memory, time_limit_s

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .candidates import one_line
+from .errors import one_line
 from .limits import is_out_of_memory, TookTooLong
 
 

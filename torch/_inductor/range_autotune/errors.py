@@ -1,0 +1,32 @@
+"""Why a candidate is out, as an error and as text."""
+
+from __future__ import annotations
+
+import os
+import traceback
+
+from .limits import TookTooLong
+
+
+class CandidateError(Exception):
+    """A candidate cannot compete; says why."""
+
+
+def one_line(error: BaseException) -> str:
+    """An exception for a warning; an assertion that says nothing gets its place."""
+    first, kind = str(error).strip().partition("\n")[0].strip(), type(error).__name__
+    if not first or first.endswith(":"):
+        return f"{kind}: {first}".rstrip(": ") + _place_of_assertion(error)
+    says_all = isinstance(error, (CandidateError, TookTooLong))
+    return first if says_all else f"{kind}: {first}"
+
+
+def _place_of_assertion(error: BaseException) -> str:
+    """Where the assertion behind an exception is, if that was the first to be raised."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames or not isinstance(error, AssertionError):
+        return ""
+    last = frames[-1]
+    return f" in {last.name} ({os.path.basename(last.filename)}:{last.lineno})"
