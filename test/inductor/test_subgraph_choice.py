@@ -1,9 +1,11 @@
 # Owner(s): ["module: inductor"]
 """Graphs as choices of an algorithm: traced, compiled, benchmarked, inlined."""
 
+import gc
 import itertools
 import logging
 import threading
+import weakref
 from unittest import mock
 
 import sympy
@@ -588,6 +590,18 @@ class TestModule(ChoiceTestCase):
             self.assertEqual(result, 2 * x + y)
             self.assertEqual(args, [])
         self.assertEqual(self.shape_env.guards, [])
+
+    def test_is_kept_by_who_uses_it(self):
+        module = self.module()
+        loaded = weakref.ref(module.load())
+        call = loaded().call
+        del module
+        gc.collect()
+        x = torch.ones(3, 4)
+        self.assertEqual(call([3, x, x])[0], 3 * x)
+        del call
+        gc.collect()
+        self.assertIsNone(loaded())
 
     def test_donated_inputs_are_those_of_the_graph_being_compiled(self):
         donated = mock.Mock(return_value=[0, 1])

@@ -6,6 +6,7 @@ import contextlib
 import contextvars
 import functools
 import re
+import sys
 import weakref
 from typing import Any, TYPE_CHECKING
 
@@ -24,10 +25,12 @@ from .threads import Once
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
+    from types import ModuleType
 
     import sympy
     from torch.utils._ordered_set import OrderedSet
 
+    from ..codecache import PyCodeCache
     from ..graph import GraphLowering
 
 output_code_log = torch._logging.getArtifactLogger(__name__, "output_code")
@@ -91,15 +94,17 @@ class SubgraphModule:
         with V.set_graph_handler(graph), _compilers_of_this_thread(graph):
             key, path = PyCodeCache.write(self.source)
             module = PyCodeCache.load_by_key_path(key, path, attrs=self.constants)
-        # The process keeps all modules that it loads, but no tensor or kernel shall live
-        # for that.
-        weakref.finalize(self, _forget, vars(module))
+        # The process keeps all modules that it loads, and the tensors and kernels in them.
+        weakref.finalize(self, _unlist, module, PyCodeCache)
         return module
 
 
-def _forget(members: dict[str, Any]) -> None:
-    for name in [name for name in members if not name.startswith("__")]:
-        del members[name]
+def _unlist(module: ModuleType, listed: type[PyCodeCache]) -> None:
+    """From now on a module lives as long as somebody uses it."""
+    with contextlib.suppress(ValueError):
+        listed.modules.remove(module)
+    if sys.modules.get(module.__name__) is module:
+        del sys.modules[module.__name__]
 
 
 def _compilers_of_this_thread(graph: GraphLowering) -> AbstractContextManager[Any]:
