@@ -172,6 +172,23 @@ class TestOnGpu(TestCase):
         self.assert_like_eager(compiled, fn)
         self.assertEqual(code.count("@triton.jit"), 2, msg=code)
 
+    @unittest.skipUnless(GPU_TYPE == "cuda", "the user's streams are CUDA's")
+    def test_on_a_stream_of_the_user(self):
+        """The op stays on it, and nothing joins either call."""
+        op, side = norm_op(), torch.cuda.Stream()
+
+        def fn(x):
+            y = x * 2
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                z = op(y + 1) * 3
+            w = op(y) + 1
+            torch.cuda.current_stream().wait_stream(side)
+            return z + w
+
+        compiled, _ = self.compiled(fn)
+        self.assert_like_eager(compiled, fn)
+
     @parametrize("bias", (False, True))
     def test_sum_behind_a_product_is_the_kernels(self, bias):
         """As unregistered: the GEMM neither adds it nor copies it first."""
