@@ -157,6 +157,24 @@ class TestEmittedCode(FusionTestCase):
         compiled, _ = self.compile(layers, *two(SIZES[0]))
         self.check_values(compiled, layers, two)
 
+    def test_behind_a_softmax(self):
+        """Whose loops share a row with the write's."""
+
+        def fn(op, x):
+            y = op(x)
+            z = torch.softmax(y, -1) + y
+            x.copy_(z)
+            return z
+
+        op = tuned_op()
+        self.check(lambda x: fn(op, x), lambda n: (rows(n),), kernels=1)
+        self.assertEqual(counters["inductor"]["custom_op_candidates_left_out"], 0)
+        for op in (tuned_op(), tuned_op(ranges=[(0, math.inf)])):
+            x, given = rows(SIZES[0]), rows(SIZES[0])
+            with two_winners():
+                result = torch.compile(fn)(op, x)
+            self.assertEqual((result, x), (fn(op, given), given))
+
     def test_another_dtype(self):
         op = tuned_op()
         self.check(
