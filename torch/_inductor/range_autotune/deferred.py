@@ -19,6 +19,7 @@ from .. import ir
 from ..virtualized import V
 from .apart import boundaries
 from .choice import FusedChoiceCaller
+from .last_resort import note_choices_made
 
 
 if TYPE_CHECKING:
@@ -176,6 +177,7 @@ def resolve_choices(graph: GraphLowering) -> None:
         (op for op in graph.operations if isinstance(op, DeferredBuffer)), None
     ):
         buffer.waiting.resolve()
+    note_choices_made(graph)
 
 
 def _moved(nodes: list[Any], known: int, dead: Sequence[Any]) -> list[Any]:

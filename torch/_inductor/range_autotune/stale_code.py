@@ -13,6 +13,8 @@ of a module that a compiling thread is about to import.
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import functools
 import sys
 import threading
@@ -44,6 +46,12 @@ _compiled: dict[int, tuple[CompileId, frozenset[str]]] = {}
 _stale: CompileIds = {}
 
 
+# Whether no registration counts for what this context compiles.
+_untuned: contextvars.ContextVar[bool] = contextvars.ContextVar(
+    "custom_ops_untuned", default=False
+)
+
+
 class _Lowered(threading.local):
     """The ops lowered in this thread since it last finished a compiled graph."""
 
@@ -59,6 +67,8 @@ def registrations_in_force() -> Registrations:
     By name of the op, all registrations that the compilation under way goes by; outside
     of one those of now.
     """
+    if _untuned.get():
+        return {}
     context = TracingContext.try_get()
     known = None if context is None else _in_force.get(context)
     if known is not None:
@@ -68,6 +78,16 @@ def registrations_in_force() -> Registrations:
         return now
     with _lock:
         return _in_force.setdefault(context, now)
+
+
+@contextlib.contextmanager
+def without_registrations() -> Iterator[None]:
+    """Compiles as if no op were registered; caches know the code by the registrations."""
+    token = _untuned.set(True)
+    try:
+        yield
+    finally:
+        _untuned.reset(token)
 
 
 def _registered_now() -> Registrations:
