@@ -145,7 +145,8 @@ def copied(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
     nodes: dict[torch.fx.Node, torch.fx.Node] = {}
     for placeholder in gm.graph.find_nodes(op="placeholder"):
         nodes[placeholder] = graph.node_copy(placeholder)
-    graph.output(graph.graph_copy(gm.graph, nodes))
+    output = graph.output(graph.graph_copy(gm.graph, nodes))
+    output.meta = {**gm.graph.output_node().meta}
     return torch.fx.GraphModule(gm, graph)
 
 

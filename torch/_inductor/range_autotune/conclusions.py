@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from .candidates import FALLBACK_INDEX
 from .config_ranges import configs_of_winners
 from .cuts import cut
+from .inputs import has_long_tensor
 from .open_ends import with_open_end
 from .places import end_points, has_open_end
 from .size_points import measure_within, SizePoint
@@ -70,15 +71,28 @@ def judge(
             )
             continue
         standing.compared.add(index)
-        if result is not None:
+        if result is not None and not (point.beyond and _drops(standing)):
             _object_to(standing, index, f"{result}, {where}")
+
+
+def _drops(standing: Standing) -> bool:
+    return standing.registration.options.numerics_check == "drop"
+
+
+def mismatches_beyond(
+    standing: Standing, comparisons: Mapping[int, Comparison], point: SizePoint
+) -> dict[int, Failure]:
+    """Who is dropped for its results at one size only: one beyond those for its range."""
+    if not (point.beyond and _drops(standing)):
+        return {}
+    return {i: Failure(r) for i, r in comparisons.items() if isinstance(r, str)}
 
 
 def _object_to(standing: Standing, index: int, reason: str) -> None:
     """Takes a candidate out, or warns of it only: at the first size, the others are logged."""
     if index not in standing.traced:
         return
-    if standing.registration.options.numerics_check == "drop":
+    if _drops(standing):
         standing.reject(index, Failure(reason))
         return
     level = logging.INFO if index in standing.doubted else logging.WARNING
@@ -97,7 +111,7 @@ def reject_failures(
     for index, result in times.items():
         if not isinstance(result, Failure) or index in standing.out_of(competing):
             continue
-        if result.everywhere or not point.beyond:
+        if not point.beyond:
             standing.reject_in(competing, index, result)
             continue
         name, reason = standing.traced[index].name, result.reason
@@ -151,7 +165,7 @@ def _pieces(
     standing, rules = tuning.standing, tuning.choice_rules()
     whole = _of_those_in(standing, competing, RangeTimes(competing.sizes, at))
     last = max((size for size in whole.at if size is not None), default=0)
-    times_at = functools.partial(_times_at, standing, competing, entry_at, last)
+    times_at = functools.partial(_times_at, tuning, competing, entry_at, last)
     within = measure_within(tuning.site, tuning.size, times_at)
     if has_open_end(tuning, competing.possible):
         whole = with_open_end(whole, rules, within)
@@ -265,7 +279,7 @@ def _still_in(standing: Standing, competing: Round, times: Times) -> Times:
 
 
 def _times_at(
-    standing: Standing,
+    tuning: Tuning,
     competing: Round,
     entry_at: Callable[[Round, SizePoint], Entry],
     last: int,
@@ -274,11 +288,12 @@ def _times_at(
     """
     Args:
         last: the largest size that stands for the range; of those beyond it, where nobody
-            runs nothing is known.
+            runs nothing is known, and nobody is called where users' kernels may err.
     """
-    if point.size is not None and point.size > last:
-        point = dataclasses.replace(point, beyond=True)
-        times = entry_at(competing, point).times
-        runs = any(isinstance(time, Timing) for time in times.values())
-        return _still_in(standing, competing, times) if runs else {}
-    return _still_in(standing, competing, entry_at(competing, point).times)
+    if point.size is None or point.size <= last:
+        return _still_in(tuning.standing, competing, entry_at(competing, point).times)
+    if has_long_tensor(tuning.site, point.values, tuning.outputs.tensors):
+        return {}
+    times = entry_at(competing, dataclasses.replace(point, beyond=True)).times
+    runs = any(isinstance(time, Timing) for time in times.values())
+    return _still_in(tuning.standing, competing, times) if runs else {}

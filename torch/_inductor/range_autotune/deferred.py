@@ -19,7 +19,7 @@ from .. import ir
 from ..virtualized import V
 from .apart import boundaries
 from .choice import FusedChoiceCaller
-from .last_resort import note_choices_made
+from .last_resort import making_choices
 
 
 if TYPE_CHECKING:
@@ -173,11 +173,11 @@ def resolve_choices(graph: GraphLowering) -> None:
     Args:
         graph: lowered, and the one that is being compiled; changed in place.
     """
-    while buffer := next(
-        (op for op in graph.operations if isinstance(op, DeferredBuffer)), None
-    ):
-        buffer.waiting.resolve()
-    note_choices_made(graph)
+    with making_choices(graph):
+        while buffer := next(
+            (op for op in graph.operations if isinstance(op, DeferredBuffer)), None
+        ):
+            buffer.waiting.resolve()
 
 
 def _moved(nodes: list[Any], known: int, dead: Sequence[Any]) -> list[Any]:

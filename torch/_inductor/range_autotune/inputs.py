@@ -220,11 +220,8 @@ def check_memory(
     Args:
         outputs: fake, sizes symbolic.
     """
-    given = [site.inputs[i] for i in (*range(len(site.inputs)), *site.updated)]
-    specs = [_spec(node, values) for node in given if not isinstance(node, sympy.Basic)]
-    specs += [_spec_of_fake(tensor, values) for tensor in outputs]
     needed: dict[torch.device, int] = {}
-    for spec in specs:
+    for spec in _specs_of_call(site, values, outputs):
         tensor_bytes = spec.storage_length * spec.dtype.itemsize
         needed[spec.device] = needed.get(spec.device, 0) + tensor_bytes
     for device, needed_bytes in needed.items():
@@ -234,6 +231,23 @@ def check_memory(
                 f"inputs and outputs take {needed_bytes} bytes on {device}, where "
                 f"{free_bytes} are free"
             )
+
+
+def _specs_of_call(
+    site: CallSite, values: Values, outputs: Sequence[torch.Tensor]
+) -> list[TensorSpec]:
+    """Of a call's inputs, a copy of each that it updates, and its outputs."""
+    given = [site.inputs[i] for i in (*range(len(site.inputs)), *site.updated)]
+    specs = [_spec(node, values) for node in given if not isinstance(node, sympy.Basic)]
+    return specs + [_spec_of_fake(tensor, values) for tensor in outputs]
+
+
+def has_long_tensor(
+    site: CallSite, values: Values, outputs: Sequence[torch.Tensor]
+) -> bool:
+    """Whether 32 bits are too few to index a tensor that a call has or returns."""
+    specs = _specs_of_call(site, values, outputs)
+    return any(spec.storage_length > torch.iinfo(torch.int32).max for spec in specs)
 
 
 def _free_bytes(device: torch.device) -> int | None:

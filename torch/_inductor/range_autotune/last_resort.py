@@ -1,8 +1,9 @@
 """
-A graph whose code fails with what was chosen is compiled as if no op were registered.
+A graph whose code fails with what was chosen is compiled without choices.
 
 Candidates are compiled before they win, but a winner's code becomes one with what is
-generated around it, of which nothing was compiled before.
+generated around it, of which nothing was compiled before. The ops themselves, called as
+they are, stand between their neighbours.
 """
 
 from __future__ import annotations
@@ -13,10 +14,14 @@ import functools
 import logging
 from typing import Any, TYPE_CHECKING
 
+from torch._dynamo.exc import ShortenTraceback, SkipFrame
+
 import torch
 
+from .collectives import several_ranks
 from .control_flow import all_nodes
 from .errors import one_line
+from .limits import is_out_of_memory
 from .stale_code import registration_of, without_registrations
 
 
@@ -29,40 +34,46 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
-# Of the compilation under way; filled when all choices of its graph are made.
+# Of the compilation under way: not empty while all choices that came up are made.
 _made: contextvars.ContextVar[list[bool]] = contextvars.ContextVar("custom_op_choices")
 
 
 def with_last_resort(compile_graph: Callable[..., Any]) -> Callable[..., Any]:
     """
-    Of what compiles a graph, Inductor's ``codegen_and_compile``: makes a second try, with no
-    op registered, if the first one fails behind the choices.
+    Of what compiles a graph, Inductor's ``codegen_and_compile``: makes a second try, without
+    choices, if the first one fails behind them. Caches do not keep what that makes.
 
-    What fails before, such as an input generator of the user's, is raised.
+    What fails before, such as an input generator of the user's, is raised; also where ranks
+    have agreed on a choice, which one of them must not drop.
     """
 
     @functools.wraps(compile_graph)
     def wrapper(scheme: Any, gm: GraphModule, *args: Any) -> Any:
-        ops = {node.target for node in all_nodes(gm) if registration_of(node.target)}
-        if not ops:
+        found = {n.target: registration_of(n.target) for n in all_nodes(gm)}
+        tuned = {op: registration for op, registration in found.items() if registration}
+        agreed = any(r.mentions_collective for r in tuned.values()) and several_ranks()
+        if not tuned or agreed:
             return compile_graph(scheme, gm, *args)
-        untouched = _copy(gm)
+        untouched = _copy(gm, {})
         with _noting_choices() as made:
             try:
                 return compile_graph(scheme, gm, *args)
+            except (ShortenTraceback, SkipFrame):
+                raise
             except Exception as e:
-                if not made:
+                if not made or is_out_of_memory(e):
                     raise
-                names = ", ".join(sorted(map(str, ops)))
                 log.warning(
                     "The code of what was chosen does not compile among its neighbours; the "
-                    "graph is compiled as if %s were not registered: %s",
-                    names,
+                    "graph is compiled with %s as called: %s",
+                    ", ".join(sorted(map(str, tuned))),
                     one_line(e),
                     exc_info=e,
                 )
         with without_registrations():
-            return compile_graph(scheme, untouched, *args)
+            result = compile_graph(scheme, untouched, *args)
+        result.is_last_resort = True
+        return result
 
     return wrapper
 
@@ -77,24 +88,41 @@ def _noting_choices() -> Iterator[list[bool]]:
         _made.reset(token)
 
 
-def note_choices_made(graph: GraphLowering) -> None:
-    """Called when nothing is left to be chosen in a graph, a candidate's or branch's, too."""
+@contextlib.contextmanager
+def making_choices(graph: GraphLowering) -> Iterator[None]:
+    """
+    The block makes those that wait in a graph.
+
+    Args:
+        graph: a model's or that of a branch in it; of others nothing is noted.
+    """
     from .subgraph_module import TrustsInputs
 
-    is_part = isinstance(graph, TrustsInputs) or hasattr(graph, "parent")
-    if (made := _made.get(None)) is not None and not (is_part or graph.is_const_graph):
-        made.append(True)
+    made = _made.get(None)
+    if made is None or graph.is_const_graph or isinstance(graph, TrustsInputs):
+        yield
+        return
+    made.clear()
+    yield
+    made.append(True)
 
 
-def _copy(gm: GraphModule) -> GraphModule:
-    """Of a graph and those in it, before passes change them; tensors are the same."""
+def _copy(gm: GraphModule, known: dict[GraphModule, GraphModule]) -> GraphModule:
+    """
+    Of a graph and those in it, before passes change them; tensors are the same.
+
+    Args:
+        known: copies by what they are of; is added to.
+    """
     from ..codegen.subgraph import copied
 
-    copy = copied(gm)
+    if gm in known:
+        return known[gm]
+    copy = known[gm] = copied(gm)
     copy.meta = dict(gm.meta)
     for name, value in vars(gm).items():
         vars(copy).setdefault(name, value)
-    for name, child in gm.named_children():
+    for name, child in gm._modules.items():
         if isinstance(child, torch.fx.GraphModule):
-            setattr(copy, name, _copy(child))
+            setattr(copy, name, _copy(child, known))
     return copy

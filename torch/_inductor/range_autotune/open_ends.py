@@ -29,8 +29,10 @@ if TYPE_CHECKING:
 _MOST_PROBES = 3
 # The next size is at most this many times as large as the last one, and at least twice.
 _LONGEST_STEP = 8.0
-# Two sizes tell how times grow behind them if their ratio is not above this.
-_NEAR = 8
+# Two sizes tell how times grow behind them if their ratio is between these.
+_APART, _NEAR = 1.5, 8
+# No time grows with a higher power of the size.
+_MOST_POWER = 4.0
 # A call that takes less is overhead, which does not grow yet.
 _OVERHEAD_MS = 0.02
 # Where growth cannot be told, who is so many times as slow as the best is no rival.
@@ -74,7 +76,10 @@ def next_size(at: Mapping[int, Times], rules: ChoiceRules) -> int | None:
     """
     if len(at) < 2:
         return None
-    low, high = [*at][-2:]
+    *smaller, high = at
+    # Times of sizes that are nearly equal tell of noise.
+    apart = [size for size in smaller if high >= _APART * size]
+    low = apart[-1] if apart else smaller[0]
     ratio = high / low if low else math.inf
     rivals = _rivals(at[low], at[high], rules)
     step = _step(rivals, ratio) if len(rivals) > 1 else None
@@ -105,7 +110,7 @@ def _step(rivals: list[Pair], ratio: float) -> float | None:
     best, *others = rivals
     best_ms, second_ms = best[1].ms, others[0][1].ms
     is_overhead = best_ms < _OVERHEAD_MS
-    if is_overhead or ratio > _NEAR:
+    if is_overhead or not _APART <= ratio <= _NEAR:
         longest = _LONGEST_STEP if is_overhead else 2.0
         return longest if second_ms < _HOPELESS * best_ms else None
     nearest = min(_ahead_after(best, other, ratio) for other in others)
@@ -125,8 +130,8 @@ def _ahead_after(best: Pair, other: Pair, ratio: float) -> float:
 
 def _ms_after(rivals: list[Pair], ratio: float, step: float) -> float:
     """What one call of each takes at so many times the last size, if they grow as they did."""
-    grown = [
-        last.ms * step ** max(math.log(last.ms / before.ms, ratio), 1.0)
-        for before, last in rivals
-    ]
-    return sum(grown)
+    powers = [math.log(last.ms / before.ms, ratio) for before, last in rivals]
+    return sum(
+        last.ms * step ** min(max(power, 1.0), _MOST_POWER)
+        for power, (_, last) in zip(powers, rivals)
+    )

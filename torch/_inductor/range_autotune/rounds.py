@@ -22,11 +22,13 @@ from .conclusions import (
     conclude,
     judge,
     learn,
+    mismatches_beyond,
     reject_failures,
 )
 from .config_calls import caller_ahead, compare_configs, settle_on_configs
 from .errors import one_line
 from .in_step import call_in_step, time_in_step
+from .inputs import have_memory
 from .kernel_configs import ConfigSearch
 from .limits import call_within, is_out_of_memory, time_limit_s
 from .measure import call_once, synchronize, time_candidates
@@ -119,13 +121,15 @@ def _measure_point(
     else:
         entry = _called(tuning, runners, point, restore)
         learn(tuning.standing, competing, point, entry)
-    return _to_stay(entry, failures) if point.beyond else entry
+    return _to_stay(tuning, point, entry, failures) if point.beyond else entry
 
 
-def _to_stay(entry: Entry, failures: Mapping[int, Failure]) -> Entry:
+def _to_stay(
+    tuning: Tuning, point: SizePoint, entry: Entry, failures: Mapping[int, Failure]
+) -> Entry:
     """
     What is found out at a size that may never be met, for all processes: none is to measure
-    anew for memory that was short there.
+    anew for memory that a candidate lacked there.
 
     Args:
         failures: of those that were not called for them.
@@ -135,6 +139,8 @@ def _to_stay(entry: Entry, failures: Mapping[int, Failure]) -> Entry:
         lacks = isinstance(result, Failure) and result.lacks_memory
         return dataclasses.replace(result, may_pass=False) if lacks else result
 
+    if not have_memory(tuning.site, point, tuning.outputs.tensors):
+        return Entry()  # as later processes find, or not, before they call anybody
     times = {i: lasting(result) for i, result in {**failures, **entry.times}.items()}
     comparisons = {i: lasting(result) for i, result in entry.comparisons.items()}
     reason = entry.not_measured or (None if times else "nobody could be called")
@@ -151,7 +157,8 @@ def _timed(
     """What candidates take, and whether they do what the op does, if that is asked for."""
     comparisons = compare(tuning, runners, point, restore)
     judge(tuning.standing, comparisons, point)
-    for index in tuning.standing.rejected:
+    wrong = mismatches_beyond(tuning.standing, comparisons, point)
+    for index in (*tuning.standing.rejected, *wrong):
         runners.pop(index, None)
     if not tuning.fallback_competes:
         runners.pop(FALLBACK_INDEX, None)
@@ -169,6 +176,7 @@ def _timed(
         index: result.of("it does not run") if isinstance(result, Failure) else result
         for index, result in timed.items()
     }
+    times.update(wrong)
     reject_failures(tuning.standing, competing, point, times)
     return Entry(times, comparisons)
 

@@ -51,7 +51,7 @@ class SizePoint:
         timed: whether candidates are timed there; else they are called, to see if they
             can be.
         beyond: whether it is larger than the sizes that stand for its range: who does
-            not run there stays in for those.
+            not run there, or not right, stays in for those.
     """
 
     size: int | None
