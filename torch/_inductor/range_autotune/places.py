@@ -114,11 +114,10 @@ def _point_of_model(
     In a range without an end the model's own size, if it is beyond those that are measured:
     what wins at twice the start may not be what wins there.
 
-    Not where the user has named sizes. Nor of ranks that measure in step, which may have
-    other sizes, or of sizes that are data, which have none while the model is compiled.
+    Not of sizes that are data, which have none while the model is compiled.
     """
     size = tuning.size
-    if not has_open_end(tuning, sizes) or tuning.ranks or free_unbacked_symbols(size):
+    if not has_open_end(tuning, sizes) or free_unbacked_symbols(size):
         return []
     point = hint_point(tuning.site, size)
     assert point.size is not None
@@ -126,10 +125,16 @@ def _point_of_model(
 
 
 def has_open_end(tuning: Tuning, sizes: DimRange) -> bool:
-    """Whether nobody has said how large sizes of a range get, nor where to measure it."""
+    """
+    Whether nobody has said how large sizes of a range get, nor where to measure it.
+
+    Ranks that measure in step stay with what they know: other sizes than the one that is
+    dispatched on, and with them what can be measured, may differ from one to another.
+    """
     options = tuning.registration.options
     is_named = any(wanted in sizes for wanted in options.representative_sizes)
-    return not (sizes.bounded or is_named or options.unbounded_size is not None)
+    is_named |= options.unbounded_size is not None
+    return not (sizes.bounded or is_named or tuning.ranks)
 
 
 def _points_near(

@@ -139,9 +139,9 @@ def _to_stay(
         lacks = isinstance(result, Failure) and result.lacks_memory
         return dataclasses.replace(result, may_pass=False) if lacks else result
 
-    if not have_memory(tuning.site, point, tuning.outputs.tensors):
-        return Entry()  # as later processes find, or not, before they call anybody
     times = {i: lasting(result) for i, result in {**failures, **entry.times}.items()}
+    if not times and not have_memory(tuning.site, point, tuning.outputs.tensors):
+        return Entry()  # as later processes find, or not, before they call anybody
     comparisons = {i: lasting(result) for i, result in entry.comparisons.items()}
     reason = entry.not_measured or (None if times else "nobody could be called")
     return Entry(times, comparisons, reason)
