@@ -9,6 +9,7 @@ from unittest import mock
 
 import sympy
 from torch._dynamo.source import ConstantSource
+from torch._dynamo.utils import counters
 from torch._inductor.cpp_builder import run_compile_cmd
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.graph import GraphLowering
@@ -188,6 +189,32 @@ class OpTestCase(TestCase):
             call()
         self.assertIs(type(caught.exception), error)
         self.assertExpectedInline(str(caught.exception), expected, skip=1)
+
+
+class ExpTestCase(OpTestCase):
+    """Tests with an op that is ``exp``, of vectors of a dynamic size."""
+
+    def setUp(self):
+        super().setUp()
+        torch._dynamo.reset()
+        counters.clear()
+        self.op = self.define_op("op(Tensor x) -> Tensor")
+        self._library.impl("op", torch.exp, "CPU")
+        self._library.impl("op", torch.empty_like, "Meta")
+
+    def winner_table(self, size, others):
+        """That of a model with the op, compiled at a size; its results are right at others."""
+        torch._dynamo.reset()
+        x = torch.randn(size)
+        torch._dynamo.mark_dynamic(x, 0)
+        compiled = torch.compile(self.op)
+        with winner_tables() as tables:
+            compiled(x)
+        with torch._dynamo.config.patch(error_on_recompile=True):
+            for other in others:
+                x = torch.randn(other)
+                self.assertEqual(compiled(x), x.exp())
+        return tables[0]
 
 
 class SymbolicTestCase(TestCase):

@@ -7,9 +7,8 @@ from unittest import mock
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from range_autotune_testing import OpTestCase, winner_tables
+from range_autotune_testing import ExpTestCase
 from test_custom_op_autotune import made_up_times
-from torch._dynamo.utils import counters
 from torch._inductor.test_case import run_tests, TestCase
 
 import torch
@@ -238,14 +237,9 @@ def fast_from_100(x):
     return torch.exp(x + 0)
 
 
-class TestCutRange(OpTestCase):
+class TestCutRange(ExpTestCase):
     def setUp(self):
         super().setUp()
-        torch._dynamo.reset()
-        counters.clear()
-        self.op = self.define_op("op(Tensor x) -> Tensor")
-        self._library.impl("op", torch.exp, "CPU")
-        self._library.impl("op", torch.empty_like, "Meta")
         impls = [fast_below_100, fast_from_100]
         self.register(
             self.op, configs=[CustomOpRangeConfig("x", 0, [(0, 1024)], impls)]
@@ -253,20 +247,8 @@ class TestCutRange(OpTestCase):
 
     def compile(self):
         """The winner table of a model with the op."""
-        torch._dynamo.reset()
-        x = torch.randn(300)
-        torch._dynamo.mark_dynamic(x, 0)
-        compiled = torch.compile(self.op)
-        with (
-            winner_tables() as tables,
-            made_up_times(lambda s, i: 1.0 if i == int(s >= 100) else 2.0),
-        ):
-            compiled(x)
-        with torch._dynamo.config.patch(error_on_recompile=True):
-            for size in (2, 99, 100, 1000):
-                x = torch.randn(size)
-                self.assertEqual(compiled(x), x.exp())
-        return tables[0]
+        with made_up_times(lambda s, i: 1.0 if i == int(s >= 100) else 2.0):
+            return self.winner_table(300, (2, 99, 100, 1000))
 
     def test_one_range_two_winners(self):
         with self.assertLogs("torch._inductor.kernel.custom_op", "INFO") as logs:

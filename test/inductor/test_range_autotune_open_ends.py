@@ -7,9 +7,8 @@ from unittest import mock
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from range_autotune_testing import OpTestCase, winner_tables
+from range_autotune_testing import ExpTestCase
 from test_custom_op_autotune import made_up_times
-from torch._dynamo.utils import counters
 from torch._inductor.test_case import run_tests, TestCase
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
@@ -179,16 +178,8 @@ def always_best(size, index):
     return [0.001, 0.004, 0.002][index]
 
 
-class TestTuning(OpTestCase):
+class TestTuning(ExpTestCase):
     """A range without an end is cut behind the sizes that stand for it."""
-
-    def setUp(self):
-        super().setUp()
-        torch._dynamo.reset()
-        counters.clear()
-        self.op = self.define_op("op(Tensor x) -> Tensor")
-        self._library.impl("op", torch.exp, "CPU")
-        self._library.impl("op", torch.empty_like, "Meta")
 
     def compile(self, ms, include_fallback=True, numerics_check="off", **options):
         """The winner table of a model with the op, and the sizes measured at."""
@@ -200,17 +191,9 @@ class TestTuning(OpTestCase):
             include_fallback=include_fallback,
             numerics_check=numerics_check,
         )
-        torch._dynamo.reset()
-        x = torch.randn(1500)
-        torch._dynamo.mark_dynamic(x, 0)
-        compiled = torch.compile(self.op)
-        with winner_tables() as tables, made_up_times(ms) as sizes:
-            compiled(x)
-        with torch._dynamo.config.patch(error_on_recompile=True):
-            for size in (2, 1001, 2002, 10_000, 20_000):
-                x = torch.randn(size)
-                self.assertEqual(compiled(x), x.exp())
-        return tables[0], sizes
+        with made_up_times(ms) as sizes:
+            table = self.winner_table(1500, (2, 1001, 2002, 10_000, 20_000))
+        return table, sizes
 
     def test_where_another_gets_ahead(self):
         table, sizes = self.compile(best_from_4000)

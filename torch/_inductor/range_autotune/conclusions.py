@@ -71,28 +71,15 @@ def judge(
             )
             continue
         standing.compared.add(index)
-        if result is not None and not (point.beyond and _drops(standing)):
+        if result is not None:
             _object_to(standing, index, f"{result}, {where}")
-
-
-def _drops(standing: Standing) -> bool:
-    return standing.registration.options.numerics_check == "drop"
-
-
-def mismatches_beyond(
-    standing: Standing, comparisons: Mapping[int, Comparison], point: SizePoint
-) -> dict[int, Failure]:
-    """Who is dropped for its results at one size only: one beyond those for its range."""
-    if not (point.beyond and _drops(standing)):
-        return {}
-    return {i: Failure(r) for i, r in comparisons.items() if isinstance(r, str)}
 
 
 def _object_to(standing: Standing, index: int, reason: str) -> None:
     """Takes a candidate out, or warns of it only: at the first size, the others are logged."""
     if index not in standing.traced:
         return
-    if _drops(standing):
+    if standing.registration.options.numerics_check == "drop":
         standing.reject(index, Failure(reason))
         return
     level = logging.INFO if index in standing.doubted else logging.WARNING

@@ -51,7 +51,7 @@ def cut(
         measure_within: measures at one of some sizes, near the given one; None where that
             cannot be done.
     """
-    at = _by_size(measured.at)
+    at = by_size(measured.at)
     if not rules.merge or len(at) < 2:
         return [measured]
     find_gap = functools.partial(_widest_gap, rules=rules)
@@ -93,7 +93,8 @@ def with_probes(
     return at
 
 
-def _by_size(at: Mapping[Any, Times]) -> dict[int, Times]:
+def by_size(at: Mapping[Any, Times]) -> dict[int, Times]:
+    """Those at sizes that are dispatched on, sorted."""
     return {size: at[size] for size in sorted(s for s in at if s is not None)}
 
 

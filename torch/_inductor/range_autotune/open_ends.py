@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from .cuts import by_size
 from .ranges import DimRange
 from .times import RangeTimes, Timing
 from .winners import contenders, noise_between
@@ -56,7 +57,7 @@ def with_open_end(
     """
     at = dict(measured.at)
     for _ in range(_MOST_PROBES if rules.merge else 0):
-        known = {size: at[size] for size in sorted(s for s in at if s is not None)}
+        known = by_size(at)
         wanted = next_size(known, rules)
         if wanted is None:
             break

@@ -22,7 +22,6 @@ from .conclusions import (
     conclude,
     judge,
     learn,
-    mismatches_beyond,
     reject_failures,
 )
 from .config_calls import caller_ahead, compare_configs, settle_on_configs
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from .calls import Runners
+    from .numerics import Comparison
     from .size_points import SizePoint
     from .standing import Round
     from .tuning import Tuning
@@ -136,8 +136,9 @@ def _to_stay(
     """
 
     def lasting(result: Any) -> Any:
-        lacks = isinstance(result, Failure) and result.lacks_memory
-        return dataclasses.replace(result, may_pass=False) if lacks else result
+        if not _lacks_memory(result):
+            return result
+        return dataclasses.replace(result, may_pass=False)
 
     times = {i: lasting(result) for i, result in {**failures, **entry.times}.items()}
     if not times and not have_memory(tuning.site, point, tuning.outputs.tensors):
@@ -156,8 +157,12 @@ def _timed(
 ) -> Entry:
     """What candidates take, and whether they do what the op does, if that is asked for."""
     comparisons = compare(tuning, runners, point, restore)
+    wrong: dict[int, Failure] = {}
+    if point.beyond and tuning.registration.options.numerics_check == "drop":
+        # Out at this size only: failures there, and no objections to be judged.
+        wrong = {i: Failure(r) for i, r in comparisons.items() if isinstance(r, str)}
+        comparisons = {**comparisons, **dict.fromkeys(wrong)}
     judge(tuning.standing, comparisons, point)
-    wrong = mismatches_beyond(tuning.standing, comparisons, point)
     for index in (*tuning.standing.rejected, *wrong):
         runners.pop(index, None)
     if not tuning.fallback_competes:
@@ -181,7 +186,7 @@ def _timed(
     return Entry(times, comparisons)
 
 
-def _lacks_memory(result: Timing | Failure) -> bool:
+def _lacks_memory(result: Timing | Failure | Comparison) -> bool:
     return isinstance(result, Failure) and result.lacks_memory
 
 

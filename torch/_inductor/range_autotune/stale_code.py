@@ -44,8 +44,6 @@ _in_force: weakref.WeakKeyDictionary[TracingContext, Registrations] = (
 _compiled: dict[int, tuple[CompileId, frozenset[str]]] = {}
 # Compilations whose code is to be dropped as soon as it is there.
 _stale: CompileIds = {}
-
-
 # Whether no registration counts for what this context compiles.
 _untuned: contextvars.ContextVar[bool] = contextvars.ContextVar(
     "custom_ops_untuned", default=False
@@ -82,7 +80,7 @@ def registrations_in_force() -> Registrations:
 
 @contextlib.contextmanager
 def without_registrations() -> Iterator[None]:
-    """Compiles as if no op were registered; caches know the code by the registrations."""
+    """In the block no registration counts."""
     token = _untuned.set(True)
     try:
         yield
