@@ -95,12 +95,19 @@ class SubgraphModule:
             key, path = PyCodeCache.write(self.source)
             module = PyCodeCache.load_by_key_path(key, path, attrs=self.constants)
         # The process keeps all modules that it loads, and the tensors and kernels in them.
-        weakref.finalize(self, _unlist, module, PyCodeCache)
+        weakref.finalize(self, _release, module, [*self.constants], PyCodeCache)
         return module
 
 
-def _unlist(module: ModuleType, listed: type[PyCodeCache]) -> None:
-    """From now on a module lives as long as somebody uses it."""
+def _release(
+    module: ModuleType, constants: Sequence[str], listed: type[PyCodeCache]
+) -> None:
+    """
+    Lets go of tensors at once, and of the module as soon as nobody uses it: it refers to
+    itself, so that it takes a garbage collection more.
+    """
+    for name in constants:
+        vars(module).pop(name, None)
     with contextlib.suppress(ValueError):
         listed.modules.remove(module)
     if sys.modules.get(module.__name__) is module:
