@@ -36,7 +36,7 @@ from torch._inductor.range_autotune import (
     regions,
     rounds,
 )
-from torch._inductor.range_autotune.candidates import FALLBACK_INDEX
+from torch._inductor.range_autotune.candidates import FALLBACK_INDEX, PLAIN_INDEX
 from torch._inductor.range_autotune.times import failure_of, Timing
 
 
@@ -534,6 +534,33 @@ class TestEmittedCode(FusionTestCase):
             args = rows(n), rows(n).cos()
             self.assertEqual(compiled(*args), fn(*args) * 2 + 1, msg=f"at size {n}")
         self.assertEqual(code.count("def size_branch"), 2, msg=code)
+
+    def test_plain_lowering_in_a_row_with_an_op_that_has_none(self):
+        calls = []
+
+        def fn(x: torch.Tensor) -> torch.Tensor:
+            calls.append(x.shape)  # is not looked into
+            return x * 3
+
+        name = f"fusion::op{next(_numbers)}"
+        opaque = torch.library.custom_op(name, mutates_args=())(fn)
+        opaque.register_fake(torch.empty_like)
+        register_custom_op_autotuning(
+            opaque, configs=[CustomOpRangeConfig("x", 0, RANGES, [lambda x: 3 * x])]
+        )
+        op = tuned_op(impls=(lambda x: x + x,))
+        plain_wins = lambda runners, *_: {  # noqa: E731
+            i: Timing(1.0 if i == PLAIN_INDEX else 2.0) for i in runners
+        }
+        with mock.patch.object(rounds, "time_candidates", plain_wins):
+            compiled = torch.compile(lambda x: opaque(op(x)) + 1)
+            x = rows(64)
+            torch._dynamo.mark_dynamic(x, 0)
+            _, (code,) = run_and_get_code(compiled, x)
+        self.assertIn(f"torch.ops.{opaque._opoverload}(", code)
+        self.assertNotIn(f"torch.ops.{op._opoverload}(", code)
+        self.assertNotIn("def size_branch", code)
+        self.assertEqual(compiled(rows(8)), rows(8) * 6 + 1)
 
     def test_fallback_in_a_branch(self):
         op = tuned_op()

@@ -165,21 +165,18 @@ class TestJoint(OpTestCase):
         generated = self.register(op, config_generator=lambda fakes: [])
         self.assertFalse(can_join([ranged, generated]))
 
-    def test_parts_with_other_configs_are_no_combination(self):
-        registrations = []
-        for name, patches in (("a", {"max_autotune": True}), ("b", {})):
+    def test_under_several_configs(self):
+        def patched(name, patches):
             op = self.define_op(f"{name}(Tensor x) -> Tensor")
             impl = CustomOpConfig(*named(name), config_patches=patches)
             configs = [CustomOpRangeConfig("x", 0, [(0, 8)], [impl])]
-            registrations.append(self.register(op, configs))
-        joint = joined(registrations)
-        self.assertEqual(
-            [(c.name, c.config_patches) for c in joint.contest.candidates],
-            [("a + fallback", {"max_autotune": True}), ("fallback + b", {})],
-        )
-        self.assertEqual(
-            [row.sizes for row in joint.contest.table.rows], [DimRange(0, 8)]
-        )
+            return self.register(op, configs)
+
+        tuned, same = (patched(name, {"max_autotune": True}) for name in "ab")
+        self.assertFalse(can_join([tuned, patched("c", {})]))
+        self.assertTrue(can_join([tuned, same]))
+        (both,) = (c for c in joined([tuned, same]).contest.candidates if c.name == "a + b")
+        self.assertEqual(both.config_patches, {"max_autotune": True})
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ import torch
 from torch._inductor import config
 from torch._inductor.kernel.custom_op import (
     CustomOpConfig,
+    CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
 from torch._inductor.range_autotune import last_resort
@@ -177,6 +178,50 @@ class TestLastResort(FusionTestCase):
         ):
             torch.compile(lambda x: x.sin())(rows(4))
         self.assertEqual(len(failed), 1)
+
+    def test_not_where_nothing_was_chosen(self):
+        op = tuned_op()
+        configs = [
+            CustomOpConfig(lambda x: x + x, tensor_name="x", dim_index=0, dim_range=sizes)
+            for sizes in ((0, 8), (8, 16))
+        ]
+        register_custom_op_autotuning(op, configs=configs, include_fallback=False)
+        with (
+            config.patch(deterministic=True),
+            schedulers_that_fail(1) as failed,
+            self.assertNoLogs(LOGGER, "WARNING"),
+            self.assertRaisesRegex(InductorError, "KeyError: 'buf0'"),
+        ):
+            self.compile(around(op), rows(4))
+        self.assertEqual(len(failed), 1)
+
+    def test_not_for_what_the_user_has_to_mend_behind_another_compilation(self):
+        """What is measured makes one, of a graph without registered ops."""
+        inner = torch.compile(torch.sin)
+        compiled = []
+
+        def compiles(x: torch.Tensor) -> torch.Tensor:
+            compiled.append(inner(x))
+            return x * 2
+
+        def generate(x):
+            if compiled:
+                raise RuntimeError("of the user")
+            return torch.zeros(x.shape)
+
+        op = torch.library.custom_op("last_resort::compiles", mutates_args=())(compiles)
+        op.register_fake(torch.empty_like)
+        ranges = [(0, 8), (8, 16)]
+        register_custom_op_autotuning(
+            op,
+            configs=[CustomOpRangeConfig("x", 0, ranges, [lambda x: x + x])],
+            input_gen_fns={"x": generate},
+        )
+        x = rows(4)
+        torch._dynamo.mark_dynamic(x, 0)
+        with self.assertRaisesRegex(InductorError, "of the user"):
+            torch.compile(op)(x)
+        self.assertTrue(compiled)
 
     def test_not_for_what_the_user_has_to_mend(self):
         def broken(x):

@@ -7,7 +7,7 @@ import math
 
 from range_autotune_testing import OpTestCase
 from torch._inductor.lowering import user_lowerings
-from torch._inductor.test_case import run_tests
+from torch._inductor.test_case import run_tests, TestCase
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
@@ -15,6 +15,7 @@ from torch.testing._internal.common_utils import (
 
 import torch
 from torch._inductor.kernel.custom_op import CustomOpConfig, CustomOpRangeConfig
+from torch._inductor.range_autotune.registration import Candidate
 
 
 SPLIT = {"tensor_name": "x", "dim": 1}
@@ -650,6 +651,17 @@ class TestReplacing(OpTestCase):
         with self.assertRaises(ValueError):
             self.register(scaled, [CustomOpConfig(short)], input_gen_fns={"y": abs})
         self.assertNotIn(OP, user_lowerings)
+
+
+class TestCandidate(TestCase):
+    def test_does_the_same_as(self):
+        def candidate(scale):
+            return Candidate(str(scale), short, {"scale": scale})
+
+        self.assertTrue(candidate(2).does_the_same_as(candidate(2)))
+        for other in (1, 2.0, True):
+            self.assertFalse(candidate(2).does_the_same_as(candidate(other)))
+        self.assertFalse(candidate(1).does_the_same_as(candidate(True)))
 
 
 if __name__ == "__main__":

@@ -97,6 +97,28 @@ class TestDroppedCode(StaleCodeTestCase):
                 register(op, marker)
                 self.assert_marker(compiled, marker)
 
+    @config.patch({"test_configs.force_custom_op_decomposition": None})
+    def test_what_is_measured_compiles_something_itself(self):
+        op = clone_op()
+        inner = torch.compile(lambda x: x.sin())
+        name = f"stale_code::compiles{next(_numbers)}"
+
+        @torch.library.custom_op(name, mutates_args=())
+        def compiles(x: torch.Tensor) -> torch.Tensor:
+            return inner(x)
+
+        compiles.register_fake(torch.empty_like)
+
+        def register_with(marker):
+            impls = [lambda x: compiles(x) + marker, lambda x: marker + compiles(x)]
+            configs = [CustomOpConfig(impl) for impl in impls]
+            register_custom_op_autotuning(op, configs, include_fallback=False)
+
+        compiled = torch.compile(lambda x: op(x) * 1)
+        for marker in (1, 2):
+            register_with(marker)
+            self.assert_marker(compiled, marker)
+
     def test_other_entries_of_the_function_stay(self):
         op = clone_op()
 

@@ -553,6 +553,7 @@ MODEL = """
     from torch._dynamo.utils import counters
     from torch._inductor.kernel.custom_op import *
     from torch._inductor.range_autotune import lowering
+    from torch._inductor.range_autotune.subgraph_module import SubgraphModule
 
     @torch.library.custom_op("timing_cache::op", mutates_args=())
     def op(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -595,7 +596,19 @@ MODEL = """
 
     raises_for_many.register_fake(torch.empty_like)
 
+    def uncompiled(x, w):
+        return torch.mm(torch.mm(x, w), w)
+
+    real_load = SubgraphModule._load
+
+    def load(module, graph):
+        if "uncompiled" in (graph.name or ""):
+            raise RuntimeError("no registers left")
+        return real_load(module, graph)
+
+    SubgraphModule._load = load
     impls = [torch.mm, lambda x, w: torch.mm(x, w), guards, fails, wrong, tiles, few]
+    impls += [uncompiled]
     register_custom_op_autotuning(
         op,
         configs=[CustomOpRangeConfig("x", 0, [(0, 64), (64, math.inf)], impls)],
@@ -651,6 +664,7 @@ class TestTwoProcesses(TestCase):
         self.assertGreater(second["custom_op_timing_cache_hit"], 0)
         self.assertLessEqual({*warnings_again}, {*warnings})
         self.assertIn("'tiles'", str(warnings_again))
+        self.assertIn("'uncompiled' is left out: it does not", str(warnings_again))
         self.assertIn("'few' is left out in range [64, inf)", str(warnings_again))
         self.assertEqual("'wrong'" in str(warnings_again), check != "off")
 

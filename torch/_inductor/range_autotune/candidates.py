@@ -261,24 +261,26 @@ def trace_plain(site: CallSite, outputs: Outputs) -> TracedCandidate | None:
     look into it: its decomposition, its lowering, or the body of a custom op.
 
     Returns:
-        None if there is no such thing.
+        None if there is no such thing. Of several calls, those that have none are eager.
     """
     bodies = [plain_body(c.op, outputs.device) for c in site.calls]
+    if not any(bodies):
+        return None
     calls = [
         functools.partial(_call, body, call.op)
+        if body
+        else call_of_candidate(FALLBACK, call)
         for body, call in zip(bodies, site.calls)
-        if body is not None
     ]
-    if len(calls) < len(bodies):
-        return None
+    eager = {call.op for body, call in zip(bodies, site.calls) if not body}
     try:
         graphs = call_within(
-            time_limit_s(), "tracing it", _candidate_graphs, calls, site, outputs
+            time_limit_s(), "tracing it", _candidate_graphs, calls, site, outputs, eager
         )
     except Exception as e:
         log.debug("%s has no plain lowering: %s", site.op, one_line(e))
         return None
-    parts = tuple(Candidate(PLAIN_NAME, body) for body in bodies)
+    parts = tuple(Candidate(PLAIN_NAME, body) if body else FALLBACK for body in bodies)
     candidate = Candidate(PLAIN_NAME, bodies[0], parts=parts if len(parts) > 1 else ())
     return TracedCandidate(candidate, *graphs)
 

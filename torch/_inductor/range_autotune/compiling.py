@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import threading
 from concurrent.futures import as_completed, Future
 from concurrent.futures import wait as wait_for
@@ -247,6 +248,10 @@ def _started_after(first: Future[Any], start: Callable[[], Future[Any]]) -> Futu
 @functools.cache
 def _executor(threads: int, limit_s: float | None) -> LimitedExecutor:
     return LimitedExecutor(threads, _LOADING, limit_s)
+
+
+# A forked process has none of its threads.
+os.register_at_fork(after_in_child=_executor.cache_clear)
 
 
 def _generate(

@@ -30,12 +30,18 @@ _joined: dict[tuple[int, ...], tuple[Sequence[Registration], Registration]] = {}
 
 
 def can_join(registrations: Sequence[Registration]) -> bool:
-    """Whether ops can be decided together: few candidates, measured in the same way."""
+    """
+    Whether ops can be decided together: few candidates, measured in the same way, and
+    compiled under one config.
+    """
     tables = [r.contest.table for r in registrations if r.contest is not None]
     if len(tables) < len(registrations) or None in tables:
         return False
     options = [_how_measured(r.options) for r in registrations]
     if any(o != options[0] or o.input_gen_fns for o in options):
+        return False
+    patches = [c.config_patches for r in registrations for c in _registered(r)]
+    if any(p != patches[0] for p in patches):
         return False
     return math.prod(map(len, map(_choices, registrations))) <= _MOST_COMBINATIONS
 
@@ -44,9 +50,13 @@ def _how_measured(options: TuningOptions) -> TuningOptions:
     return dataclasses.replace(options, unbounded_size=None, representative_sizes=())
 
 
-def _choices(registration: Registration) -> tuple[Candidate, ...]:
+def _registered(registration: Registration) -> tuple[Candidate, ...]:
     assert registration.contest is not None
-    return (*registration.contest.candidates, FALLBACK)
+    return registration.contest.candidates
+
+
+def _choices(registration: Registration) -> tuple[Candidate, ...]:
+    return (*_registered(registration), FALLBACK)
 
 
 def joined(registrations: Sequence[Registration]) -> Registration:
@@ -80,7 +90,7 @@ def _join(registrations: Sequence[Registration]) -> Registration:
     candidates = tuple(
         _combination(parts)
         for parts in itertools.product(*map(_choices, registrations))
-        if any(part is not FALLBACK for part in parts) and _patches_agree(parts)
+        if any(part is not FALLBACK for part in parts)
     )
     first = registrations[0]
     tables = [r.contest.table for r in registrations if r.contest and r.contest.table]
@@ -117,12 +127,6 @@ def _combination(parts: Sequence[Candidate]) -> Candidate:
         ),
         parts=tuple(parts),
     )
-
-
-def _patches_agree(parts: Sequence[Candidate]) -> bool:
-    """All parts are compiled under one config; what is called eagerly needs none."""
-    patches = [part.config_patches for part in parts if part is not FALLBACK]
-    return all(p == patches[0] for p in patches)
 
 
 def _competing_in(sizes: DimRange, registration: Registration) -> list[Candidate]:

@@ -23,6 +23,7 @@ from .control_flow import all_nodes
 from .errors import one_line
 from .limits import is_out_of_memory
 from .stale_code import registration_of, without_registrations
+from .tuning import known_tunings, outermost_graph
 
 
 if TYPE_CHECKING:
@@ -52,16 +53,14 @@ def with_last_resort(compile_graph: Callable[..., Any]) -> Callable[..., Any]:
         found = {n.target: registration_of(n.target) for n in all_nodes(gm)}
         tuned = {op: registration for op, registration in found.items() if registration}
         agreed = any(r.mentions_collective for r in tuned.values()) and several_ranks()
-        if not tuned or agreed:
-            return compile_graph(scheme, gm, *args)
-        untouched = _copy(gm, {})
+        untouched = _copy(gm, {}) if tuned else gm
         with _noting_choices() as made:
             try:
                 return compile_graph(scheme, gm, *args)
             except (ShortenTraceback, SkipFrame):
                 raise
             except Exception as e:
-                if not made or is_out_of_memory(e):
+                if agreed or not made or is_out_of_memory(e):
                     raise
                 log.warning(
                     "The code of what was chosen does not compile among its neighbours; the "
@@ -104,7 +103,8 @@ def making_choices(graph: GraphLowering) -> Iterator[None]:
         return
     made.clear()
     yield
-    made.append(True)
+    if known_tunings(outermost_graph()):
+        made.append(True)
 
 
 def _copy(gm: GraphModule, known: dict[GraphModule, GraphModule]) -> GraphModule:

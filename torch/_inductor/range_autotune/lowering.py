@@ -28,6 +28,7 @@ from .dispatch import emit_dispatch, emit_winner, with_strides_of
 from .errors import CandidateError, one_line
 from .graph_text import SymbolNames
 from .guards import replaced
+from .inner_compilations import outside_of_compilation
 from .measure import as_current
 from .node_kinds import is_conjugated, is_on_user_stream, makes_sizes
 from .preparing import as_for, prepare
@@ -261,7 +262,12 @@ def _as_compiled_code() -> Iterator[None]:
     which need the lock to free tensors. Compiled code is run below autograd, whose Python
     kernels for custom ops and collectives cost time too.
     """
-    with torch.no_grad(), _AutoDispatchBelowAutograd(), _DisablePythonDispatcher():
+    with (
+        torch.no_grad(),
+        _AutoDispatchBelowAutograd(),
+        _DisablePythonDispatcher(),
+        outside_of_compilation(),
+    ):
         yield
 
 

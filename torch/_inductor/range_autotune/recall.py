@@ -23,10 +23,11 @@ from .timing_cache import (
 
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from .config_ranges import ConfigRecord, ConfigTimes
     from .standing import Round
+    from .times import Failure
     from .tuning import Tuning
 
 
@@ -34,13 +35,16 @@ def recall(tuning: Tuning) -> bool:
     """
     Finds what an earlier process found out, if that is all that there is to find out.
 
-    Candidates that failed there are out here, too.
+    Candidates that failed there are out here, too; all are still in if something is missing.
     """
+    standing = tuning.standing
+    tuning.standing = standing.copied()
     try:
         _recall_times(tuning)
         if may_have_kernel_configs(tuning):
             _recall_kernel_configs(tuning)
     except _NotKnown:
+        tuning.standing = standing
         tuning.measured = []
         return False
     return True
@@ -124,21 +128,19 @@ def remember(
     competing: Round,
     point: SizePoint,
     entry: Entry,
-    out_before: Collection[int],
+    failed: Mapping[int, Failure],
 ) -> None:
     """
     For later processes.
 
     Args:
-        out_before: who was rejected in the range before this point; who was rejected since
-            failed here.
+        failed: who was found out not to run here; who else is out in the range was not called.
     """
     out = tuning.standing.out_of(competing)
     if not (entry.times or entry.not_measured or out):
         return
     place, texts = _cache_entry(tuning, competing, point)
     if place is not None:
-        failed = {i: failure for i, failure in out.items() if i not in out_before}
         times = {**failed, **entry.times}
         not_called = frozenset(out.keys() - times.keys())
         store(place, texts, dataclasses.replace(entry, times=times, out=not_called))

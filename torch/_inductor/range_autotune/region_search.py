@@ -293,7 +293,7 @@ def _without_views_of_inputs(
     for node in filter(is_view, nodes):
         if memory_of(node) in written:
             continue
-        (viewed,) = (read for read in node.all_input_nodes if not is_number(read))
+        viewed = node.all_input_nodes[0]
         inside = {reader for reader in readers(viewed) if reader in members}
         is_read_twice = len(inside) > 1 and any(map(is_pointwise, inside))
         if viewed not in members and not is_read_twice:

@@ -55,7 +55,10 @@ class Candidate:
         return (
             self.impl == other.impl
             and self.params.keys() == other.params.keys()
-            and all(same_value(v, other.params[k]) for k, v in self.params.items())
+            and all(
+                type(v) is type(other.params[k]) and same_value(v, other.params[k])
+                for k, v in self.params.items()
+            )
             and self.config_patches == other.config_patches
         )
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from .calls import Runners
     from .numerics import Comparison
     from .size_points import SizePoint
-    from .standing import Round
+    from .standing import Round, Standing
     from .tuning import Tuning
 
 
@@ -70,6 +70,7 @@ def measure_rounds(tuning: Tuning, beside: Iterable[Tuning] = ()) -> None:
         inputs: list[Any] = []  # those of the first place, if it is called at before
         loaded = caller_ahead(tuning, order[0], inputs, search)
         compiling.wait(tuning, progress.done, loaded)
+        uncompiled = _out_by_their_code(tuning.standing)
         settle_on_configs(tuning, order, inputs, search)
         if tuning.site.updated:
             inputs = []  # calls have updated them
@@ -81,7 +82,9 @@ def measure_rounds(tuning: Tuning, beside: Iterable[Tuning] = ()) -> None:
             out_before = tuning.standing.out_of(competing)
             entry = _measure_point(tuning, competing, point, inputs)
             inputs = []
-            remember(tuning, competing, point, entry, out_before)
+            out = tuning.standing.out_of(competing)
+            failed = {i: failure for i, failure in out.items() if i not in out_before}
+            remember(tuning, competing, point, entry, {**uncompiled, **failed})
             progress.done(f"{competing.sizes} at {point.size}")
             return entry
 
@@ -95,6 +98,15 @@ def measure_rounds(tuning: Tuning, beside: Iterable[Tuning] = ()) -> None:
         conclude(tuning, points, entries, measure_between)
         if may_have_kernel_configs(tuning):
             compare_configs(tuning, search)
+
+
+def _out_by_their_code(standing: Standing) -> dict[int, Failure]:
+    """Who is out before anything is called, and needs not be compiled to know it again."""
+    return {
+        index: dataclasses.replace(failure, everywhere=True)
+        for index, failure in standing.rejected.items()
+        if failure is not LEFT_OUT_ELSEWHERE
+    }
 
 
 def _measure_point(

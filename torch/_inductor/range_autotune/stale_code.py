@@ -51,10 +51,13 @@ _untuned: contextvars.ContextVar[bool] = contextvars.ContextVar(
 
 
 class _Lowered(threading.local):
-    """The ops lowered in this thread since it last finished a compiled graph."""
+    """
+    The ops lowered in this thread since it last finished a compiled graph, by compilation:
+    an op that is measured may compile something itself.
+    """
 
     def __init__(self) -> None:
-        self.ops: set[str] = set()
+        self.ops: dict[CompileId | None, set[str]] = {}
 
 
 _lowered = _Lowered()
@@ -132,14 +135,13 @@ def install(op: torch._ops.OpOverload, lowering: Callable[..., Any]) -> None:
 def note_lowered(target: Any) -> None:
     """Called with the target of each node that is lowered."""
     if isinstance(target, torch._ops.OpOverload):
-        _lowered.ops.add(sys.intern(target.name()))
+        ops = _lowered.ops.setdefault(CompileContext.current_compile_id(), set())
+        ops.add(sys.intern(target.name()))
 
 
 def take_lowered() -> frozenset[str]:
     """The ops lowered into the graph that is just finished, by name."""
-    ops = frozenset(_lowered.ops)
-    _lowered.ops.clear()
-    return ops
+    return frozenset(_lowered.ops.pop(CompileContext.current_compile_id(), ()))
 
 
 def tracked(post_compile: Callable[..., None]) -> Callable[..., None]:

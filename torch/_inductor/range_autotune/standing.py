@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import copy
 import dataclasses
 import logging
 from typing import TYPE_CHECKING
@@ -66,8 +67,8 @@ class Standing:
         registration: what they were registered by.
         site: the call site, for warnings.
         rounds: the ranges that can occur, and who was registered for each.
-        candidates: those that were registered; behind them each once more that is traced
-            in each of its ranges by itself.
+        candidates: those that were registered; behind them each again for every range, in
+            case it is traced in each by itself.
         traced: the candidates still in, by index.
         variants: generated variants, by index: the index of the candidate that they vary.
         modules: what those still in are measured by.
@@ -108,6 +109,17 @@ class Standing:
     def name(self) -> str:
         """The registration's, for logs."""
         return self.registration.name
+
+    def copied(self) -> Standing:
+        """The same as it is now, of which more can be found out by itself."""
+        containers = {
+            name: copy.copy(value)
+            for name, value in vars(self).items()
+            if isinstance(value, (dict, list, set))
+        }
+        left_out = {sizes: {**out} for sizes, out in self.left_out.items()}
+        containers["left_out"] = collections.defaultdict(dict, left_out)
+        return dataclasses.replace(self, **containers)
 
     def add_variant(self, index: int, traced: TracedCandidate, varied: int) -> None:
         """
@@ -197,13 +209,14 @@ class Standing:
 
         Out of all if there is no other, or if it would cost the others as much again.
         """
+        if failure.everywhere:
+            self.reject(index, failure)
+            return
         where = competing.sizes
         candidate = self.traced[index].candidate
         is_told = any(index in out for out in self.left_out.values())
         self.left_out[where][index] = failure
-        if failure.everywhere or not any(
-            self.competes(index, other) for other in self.rounds
-        ):
+        if not any(self.competes(index, other) for other in self.rounds):
             self._remove(index, failure)
         if is_told:
             out = "%s: candidate '%s' is left out in range %s, too: %s"

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 def trace_candidates(tuning: Tuning) -> None:
     """Traces each candidate once, for all of its ranges where that is possible."""
     standing = tuning.standing
+    standing.candidates += tuple(c for c in standing.candidates for _ in standing.rounds)
     for index in sorted({i for r in standing.rounds for i in r.candidates}):
         candidate = standing.candidates[index]
         entered = [r for r in standing.rounds if standing.enters(index, r)]
@@ -58,10 +59,13 @@ def _trace_in_each_range(tuning: Tuning, index: int, entered: Sequence[Round]) -
     if len(entered) < 2 or len(tuning.site.calls) > 1:
         return False
     standing = tuning.standing
-    candidate, first = standing.candidates[index], len(standing.candidates)
+    candidate, rounds = standing.candidates[index], standing.rounds
+    registered = len(standing.candidates) // (1 + len(rounds))
+    first = registered + index * len(rounds)
+    numbers = {r: first + i for i, r in enumerate(rounds) if r in entered}
     traced: dict[int, TracedCandidate] = {}
     refused: list[tuple[Rejection, DimRange]] = []
-    for number, competing in enumerate(entered, first):
+    for competing, number in numbers.items():
         known = _known_of_size(tuning, [competing])
         result = trace_candidate(candidate, tuning.site, tuning.outputs, known)
         if isinstance(result, TracedCandidate):
@@ -72,8 +76,6 @@ def _trace_in_each_range(tuning: Tuning, index: int, entered: Sequence[Round]) -
         return False
     for rejection, where in refused:
         standing.warn(rejection, where)
-    numbers = {competing: first + i for i, competing in enumerate(entered)}
-    standing.candidates += (candidate,) * len(entered)
     standing.traced |= traced
     standing.rounds = tuple(
         r.with_candidate(numbers[r], index) if numbers.get(r) in traced else r
