@@ -36,14 +36,15 @@ def _apply(checkout: Checkout, options: argparse.Namespace) -> str:
     patches = checkout.series()
     if options.before:
         names = [patch.name for patch in patches]
-        if options.before not in names:
+        before = f"{options.before.removesuffix('.patch')}.patch"
+        if before not in names:
             raise refuse(
                 "--before",
                 expected=f"one of {names}",
                 found=options.before,
                 remedy="name one",
             )
-        patches = patches[: names.index(options.before)]
+        patches = patches[: names.index(before)]
     return apply(checkout, detect(options.tree), link=options.link, patches=patches)
 
 

@@ -973,6 +973,16 @@ class TestFailures(AutotuneTestCase):
                 """op: candidate 'bad' is left out: its code guards on a size: s0 < 1000 (x.shape[0] is s0)""",
             )
 
+    @config.patch(nan_asserts=True)
+    def test_made_up_inputs_may_lead_to_nan(self):
+        op = identity_op()
+        register(op, lambda x: 1 * x, ranges=RANGES)
+        with self.assertNoLogs("torch._inductor.kernel.custom_op", logging.WARNING):
+            compiled = compile_at(lambda x: op(x).sqrt() * 3, ramp(128, 4))
+        self.assert_like_eager(lambda x: x.sqrt() * 3, compiled, lambda n: (ramp(n, 4),))
+        with self.assertRaises(AssertionError):
+            compiled(-ramp(128, 4) - 1)
+
     def test_other_device(self):
         def bad(x):
             return x.to("meta")

@@ -174,6 +174,36 @@ class TestFields(OpTestCase):
 
 
 COUNTS = {
+    "custom_op": """
+        @torch.library.custom_op("range_autotune_cache_key::inner", mutates_args=())
+        def inner(x: torch.Tensor) -> torch.Tensor:
+            return x + VALUE
+        impl = lambda x: inner(x)
+        """,
+    "custom_op_by_namespace": """
+        @torch.library.custom_op("range_autotune_cache_key::inner", mutates_args=())
+        def inner(x: torch.Tensor) -> torch.Tensor:
+            return x + VALUE
+        impl = lambda x: torch.ops.range_autotune_cache_key.inner(x)
+        """,
+    "custom_op_as_overload": """
+        @torch.library.custom_op("range_autotune_cache_key::inner", mutates_args=())
+        def inner(x: torch.Tensor) -> torch.Tensor:
+            return x + VALUE
+        impl = torch.ops.range_autotune_cache_key.inner.default
+        """,
+    "read_only_view": """
+        import types
+        N = types.MappingProxyType({"n": VALUE})
+        def impl(x): return x + N["n"]
+        """,
+    "single_dispatch": """
+        import functools
+        @functools.singledispatch
+        def impl(x): return x
+        @impl.register
+        def _(x: int): return x + VALUE
+        """,
     "body": "def impl(x): return x + VALUE",
     "operation": "def impl(x): return [x.sin, x.cos][0]() if VALUE == 1 else x",
     "default": "def impl(x, n=VALUE): return x + n",
@@ -723,6 +753,13 @@ COUNTS = {
 }
 
 DOES_NOT_COUNT = {
+    "what_a_custom_op_remembers": """
+        calls = [0] * VALUE
+        @torch.library.custom_op("range_autotune_cache_key::inner", mutates_args=())
+        def inner(x: torch.Tensor) -> torch.Tensor:
+            return x * len(calls)
+        impl = lambda x: inner(x)
+        """,
     "comment": "def impl(x):\n    # VALUE\n    return x",
     "empty_lines": "N = VALUE; '''" + "\n" * 3 + "'''\ndef impl(x): return x",
     "unread_global": "N = VALUE\ndef impl(x): return x",

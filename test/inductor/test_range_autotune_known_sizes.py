@@ -27,6 +27,7 @@ from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
 )
+from torch.utils._sympy.functions import FloorDiv
 
 import torch
 from torch._inductor import config
@@ -99,6 +100,11 @@ class TestKnowing(SymbolicTestCase):
             (lambda s: 2 * s, (8, 100), 4, 49),
             (lambda s: 2 * s + 5, (8, 100), 2, 47),
             (lambda s: s - 3, (8, math.inf), 11, math.inf),
+            (lambda s: 100 - 2 * s, (20, 81), 10, 40),
+            (lambda s: FloorDiv(s, 4), (8, 16), 32, 63),
+            (lambda s: 8 * FloorDiv(s + 7, 8), (32, math.inf), 25, math.inf),
+            (lambda s: -8 * FloorDiv(-s, 8), (32, 64), 25, 56),
+            (lambda s: 2 * FloorDiv(FloorDiv(s, 3) + 1, 4) + 1, (5, 8), 21, 44),
         ),
     )
     def test_multiples(self, size, sizes, first, last):
@@ -240,6 +246,26 @@ class TestCompiled(AutotuneTestCase):
         for batch, tokens in ((3, 21), (4, 16), (2, 31), (5, 200)):
             x = ramp(batch, tokens, 4)
             self.assertEqual(compiled(x), x + (1 if batch * tokens < 64 else 2))
+
+    def test_of_a_padded_size(self):
+        """Who views it in blocks needs more than one, or Inductor asks."""
+
+        def blocks(x):
+            return x.view(-1, 8, x.shape[1]).add(2).flatten(0, 1)
+
+        op = self.registered((few, (0, 32)), (blocks, (32, math.inf)))
+
+        def fn(x):
+            rows = -(-x.shape[0] // 8) * 8
+            return op(torch.nn.functional.pad(x, (0, 0, 0, rows - x.shape[0])))
+
+        logger = logging.getLogger("torch._inductor.kernel.custom_op")
+        with made_up_times(fastest), self.assertNoLogs(logger, logging.WARNING):
+            compiled = compile_at(fn, ramp(100, 4))
+        for n in (2, 24, 25, 64, 99):
+            x = ramp(n, 4)
+            marker = 1 if n < 25 else 2
+            self.assertEqual(compiled(x)[:n], x + marker)
 
     def test_one_that_asks_in_which_of_its_ranges_it_is(self):
         """It is traced for all of them in vain, then for each."""

@@ -13,14 +13,10 @@ import itertools
 import logging
 from typing import Any, TYPE_CHECKING
 
-from torch._library.custom_ops import OPDEFS
-
 from .. import config
-from .body_state import may_be_traced
 from .candidates import NAMESPACES_OF_TORCH
-from .content import content_digest, digest, own_code, Unhashable
+from .content import content_digest, digest, Unhashable
 from .control_flow import all_nodes
-from .op_bodies import written_bodies
 from .stale_code import registrations_in_force
 
 
@@ -135,16 +131,4 @@ def fingerprint(registration: Registration) -> str:
     fields = {
         f.name: getattr(registration, f.name) for f in dataclasses.fields(registration)
     }
-    return content_digest((fields, _bodies(registration.op)))
-
-
-def _bodies(op: torch._ops.OpOverload) -> dict[str | None, Any]:
-    """
-    By kind of device. Code that is compiled calls those that may not be traced as they then
-    are; what they remember changes from call to call and does not count.
-    """
-    definition = OPDEFS.get(op._schema.name)
-    return {
-        device: body if may_be_traced(op, body) else own_code(body)
-        for device, body in written_bodies(definition).items()
-    }
+    return content_digest(fields)  # those of the op among them

@@ -22,12 +22,14 @@ import sys
 import types
 from typing import Any, TYPE_CHECKING
 
+from torch._library.custom_ops import OPDEFS
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.weak import WeakTensorKeyDictionary
 
 import torch
 
+from .body_state import may_be_traced
 from .code_reads import (
     closed_over,
     globals_read,
@@ -43,6 +45,8 @@ from .triton_kernels import kernel_parts
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
+
+    from torch._library.custom_ops import CustomOpDef
 
 # Tensors in closures are hashed by value up to this size, which takes 0.2 s; above the other
 # once, as long as PyTorch knows of no write.
@@ -175,10 +179,11 @@ def _content(value: Any, seen: _Seen) -> Any:
     if (number := seen.number(value)) is not None:
         return ("seen", number)
     if isinstance(value, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
-        return ("op", str(value))
+        packet = getattr(value, "overloadpacket", value)
+        definition = OPDEFS.get(packet._qualified_op_name)
+        return ("op", str(value), _content(definition, seen))
     if isinstance(value, torch._library.custom_ops.CustomOpDef):
-        bodies = written_bodies(value)
-        return ("custom op", value._qualname, _content(bodies, seen))
+        return ("custom op", value._qualname, _content(_counted_bodies(value), seen))
     if (parts := kernel_parts(value)) is not None:
         return ("triton kernel", _content(parts, seen))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -236,6 +241,11 @@ def _(value: dict, seen: _Seen) -> Any:  # type: ignore[type-arg]
     if type(value) is not dict:
         return _subclass_content(value, seen)
     return ("dict", [(_content(k, seen), _content(v, seen)) for k, v in value.items()])
+
+
+@_content.register
+def _(value: types.MappingProxyType, seen: _Seen) -> Any:  # type: ignore[type-arg]
+    return ("view", _content(dict(value), seen))
 
 
 @_content.register(set)
@@ -414,7 +424,8 @@ def _(value: types.FunctionType, seen: _Seen) -> Any:
         for statement in imports(code)
     ]
     own = _content(vars(value), seen)
-    reads = (cells, defaults, found, imported, own)
+    ops = [_content(definition, seen) for definition in _ops_named(names)]
+    reads = (cells, defaults, found, imported, own, ops)
     return ("function", name, _code(code), reads)
 
 
@@ -428,6 +439,15 @@ def _named_by_strings(
     if names & _LOOK_UP_MODULES:
         tables.append(sys.modules)
     return {name: t[name] for t in tables for name in sorted(strings & t.keys())}
+
+
+def _ops_named(names: frozenset[str]) -> list[Any]:
+    """Definitions of custom ops that code with such names may call as ``torch.ops.ns.op``."""
+    if "ops" not in names:
+        return []
+    return [
+        OPDEFS[name] for name in sorted(OPDEFS) if names.issuperset(name.split("::"))
+    ]
 
 
 def _is_in_its_module(function: types.FunctionType) -> bool:
@@ -471,6 +491,18 @@ def _imported(
     except Exception as e:  # importing runs any code
         raise Unhashable(f"an import of {module!r}, which fails: {e}") from e
     return _read(found, names, seen)
+
+
+def _counted_bodies(definition: CustomOpDef | None) -> dict[str | None, Any]:
+    """
+    What counts of an op's bodies, by kind of device. Code that is compiled calls those that
+    may not be traced as they then are; what they remember changes from call to call and does
+    not count.
+    """
+    return {
+        device: body if may_be_traced(definition._opoverload, body) else own_code(body)
+        for device, body in written_bodies(definition).items()
+    }
 
 
 def own_code(function: Any) -> Any:

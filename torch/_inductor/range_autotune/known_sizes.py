@@ -17,6 +17,7 @@ import sympy
 from torch._subclasses.fake_tensor import disable_fake_tensor_cache
 from torch.fx.experimental import _config as symbolic_config
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.utils._sympy.functions import FloorDiv
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
 
@@ -51,8 +52,9 @@ def knowing(known: KnownSize | None) -> AbstractContextManager[None]:
     """
     For what is traced, lowered or generated in the block, a size is in its range.
 
-    A size that is a multiple of one symbol and a constant narrows the values of that; of
-    others, such as a product of two, it is known that they keep to the bounds.
+    A size that is made of one symbol by constants, also rounded up to a multiple, narrows the
+    values of that; of others, such as a product of two, it is known that they keep to the
+    bounds.
     """
     # Answers must be the hints' there, which may be of another range.
     if known is None or symbolic_config.backed_size_oblivious:
@@ -60,11 +62,12 @@ def knowing(known: KnownSize | None) -> AbstractContextManager[None]:
     size, sizes = replaced(known.size), known.sizes
     if not size.free_symbols:
         return contextlib.nullcontext()
-    parts = _parts_of_multiple(size)
-    if parts is None:
+    last = sizes.last if sizes.bounded else math.inf
+    values = _values_of_symbol(size, sizes.start, last)
+    if values is None:
         return _taken_for_true(_bounds_of(size, sizes))
-    narrowed = _range_of_symbol(*parts, sizes)
-    return _narrowed(parts[0], narrowed) if narrowed else contextlib.nullcontext()
+    narrowed = _range_of_symbol(*values)
+    return _narrowed(values[0], narrowed) if narrowed else contextlib.nullcontext()
 
 
 @contextlib.contextmanager
@@ -88,29 +91,46 @@ def emitting(known: KnownSize | None) -> Iterator[None]:
             _shape_env().evaluate_expr(condition)
 
 
-def _parts_of_multiple(size: sympy.Expr) -> tuple[sympy.Symbol, int, int] | None:
-    """The symbol, the factor and the constant that a size is made of, if of no more."""
-    if len(size.free_symbols) != 1:
+def _values_of_symbol(
+    size: sympy.Expr, first: float, last: float
+) -> tuple[sympy.Symbol, float, float] | None:
+    """
+    The symbol that a size is made of, and its first and last value where the size is from
+    ``first`` to ``last``; None if it is not made of one by factors, constants and quotients.
+    """
+    if isinstance(size, sympy.Symbol):
+        return size, first, last
+    if isinstance(size, FloorDiv):
+        inner, divisor = size.args
+        if not (divisor.is_Integer and divisor > 0):
+            return None
+        by = int(divisor)
+        return _values_of_symbol(inner, first * by, (last + 1) * by - 1)
+    offset, multiple = size.as_coeff_Add()
+    factor, inner = multiple.as_coeff_Mul()
+    if inner == size or not (offset.is_Integer and factor.is_Integer and factor):
         return None
-    (symbol,) = size.free_symbols
-    offset = size.subs(symbol, 0)
-    factor = sympy.cancel((size - offset) / symbol)
-    if not (factor.is_Integer and offset.is_Integer and factor > 0):
-        return None
-    return symbol, int(factor), int(offset)
+    ends = (first - int(offset), last - int(offset))
+    lowest, highest = ends if factor > 0 else (-ends[1], -ends[0])
+    by = abs(int(factor))
+    return _values_of_symbol(inner, -_quotient(-lowest, by), _quotient(highest, by))
+
+
+def _quotient(value: float, by: int) -> float:
+    """Rounded down; what is infinite stays so."""
+    return value if math.isinf(value) else value // by
 
 
 def _range_of_symbol(
-    symbol: sympy.Symbol, factor: int, offset: int, sizes: DimRange
+    symbol: sympy.Symbol, first: float, last: float
 ) -> ValueRanges | None:
-    """Its values where ``factor * symbol + offset`` is in a range, if not all it can have."""
-    first = -((offset - sizes.start) // factor)
-    last = (sizes.last - offset) // factor if sizes.bounded else math.inf
+    """Its values from ``first`` to ``last``, if not all it can have."""
     before = _shape_env().var_to_range[symbol]
     if last < first or last < before.lower or first > before.upper:
         return None
+    lower = int(first) if first > -math.inf else -int_oo
     upper = int(last) if last < math.inf else int_oo
-    narrowed = before & ValueRanges(first, upper)
+    narrowed = before & ValueRanges(lower, upper)
     return None if narrowed == before else narrowed
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import difflib
 import logging
+from collections.abc import Mapping
+from types import NoneType
 from typing import Any, TYPE_CHECKING
 
 from .. import config as inductor_config
@@ -25,7 +27,7 @@ from .signatures import (
 
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     import torch
 
@@ -246,7 +248,7 @@ def check_input_gen_fns(op: torch._ops.OpOverload, input_gen_fns: Any) -> InputG
     Raises ValueError or TypeError for a name that the op lacks or a non-callable; warns of
     one that is never called.
     """
-    if not isinstance(input_gen_fns or {}, dict):
+    if not isinstance(input_gen_fns, Mapping | NoneType):
         raise TypeError(
             f"input_gen_fns of {op} must be a dict from argument names to callables, got "
             f"{type(input_gen_fns)}"
