@@ -277,8 +277,13 @@ Successfully generated torch.cond dispatch tree with 2 conditional branches""",
         register_custom_op_autotuning(
             op, configs=[CustomOpRangeConfig("x", 0, [(10, 20), (30, 40)], [plus(1)])]
         )
-        with made_up_times(lambda size, index: 1.0 if index == 0 else 2.0):
+        with (
+            made_up_times(lambda size, index: 1.0 if index == 0 else 2.0),
+            self.assertLogs("torch._inductor.kernel.custom_op", logging.INFO) as logs,
+        ):
             compiled = compile_at(op, ramp(15, 4))
+        gaps = "  In no range, where the op itself runs: [2, 10), [20, 30), [40, inf)"
+        self.assertIn(gaps, [record.getMessage() for record in logs.records])
         self.assert_markers(
             compiled, {2: 0, 9: 0, 10: 1, 19: 1, 20: 0, 29: 0, 30: 1, 39: 1, 40: 0}
         )
@@ -1116,7 +1121,7 @@ class TestFailingCandidates(AutotuneTestCase):
         """It would in others, too."""
         self.assertExpectedInline(
             self.warnings_of_limited(1000, {5: 0, 600: 0}, TimeoutError),
-            """op: candidate 'limited' is left out in range [512, 2048): it does not run: TimeoutError: too large""",
+            """op: candidate 'limited' is left out: it does not run in range [512, 2048): TimeoutError: too large""",
         )
 
     def test_op_itself_fails_to_run(self):

@@ -979,7 +979,9 @@ class TestFailures(AutotuneTestCase):
         register(op, lambda x: 1 * x, ranges=RANGES)
         with self.assertNoLogs("torch._inductor.kernel.custom_op", logging.WARNING):
             compiled = compile_at(lambda x: op(x).sqrt() * 3, ramp(128, 4))
-        self.assert_like_eager(lambda x: x.sqrt() * 3, compiled, lambda n: (ramp(n, 4),))
+        self.assert_like_eager(
+            lambda x: x.sqrt() * 3, compiled, lambda n: (ramp(n, 4),)
+        )
         with self.assertRaises(AssertionError):
             compiled(-ramp(128, 4) - 1)
 

@@ -13,7 +13,6 @@ from torch._inductor.test_case import run_tests
 
 from torch._inductor.kernel.custom_op import CustomOpConfig, CustomOpRangeConfig
 from torch._inductor.range_autotune.joint import can_join, joined
-from torch._inductor.range_autotune.ranges import DimRange
 
 
 MODULE = sys.modules[joined.__module__]
@@ -175,7 +174,9 @@ class TestJoint(OpTestCase):
         tuned, same = (patched(name, {"max_autotune": True}) for name in "ab")
         self.assertFalse(can_join([tuned, patched("c", {})]))
         self.assertTrue(can_join([tuned, same]))
-        (both,) = (c for c in joined([tuned, same]).contest.candidates if c.name == "a + b")
+        (both,) = (
+            c for c in joined([tuned, same]).contest.candidates if c.name == "a + b"
+        )
         self.assertEqual(both.config_patches, {"max_autotune": True})
 
 

@@ -182,7 +182,9 @@ class TestLastResort(FusionTestCase):
     def test_not_where_nothing_was_chosen(self):
         op = tuned_op()
         configs = [
-            CustomOpConfig(lambda x: x + x, tensor_name="x", dim_index=0, dim_range=sizes)
+            CustomOpConfig(
+                lambda x: x + x, tensor_name="x", dim_index=0, dim_range=sizes
+            )
             for sizes in ((0, 8), (8, 16))
         ]
         register_custom_op_autotuning(op, configs=configs, include_fallback=False)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Mapping
 from types import NoneType
 from typing import Any, TYPE_CHECKING
 
-from .ranges import DimRange, parse_range, parse_ranges
+from .ranges import as_int, DimRange, parse_range, parse_ranges
 from .signatures import implementation_name
 
 
@@ -61,7 +62,7 @@ class CustomOpConfig:
             tensor_name=tensor_name, dim_index=dim_index, dim_range=dim_range
         )
         self.tensor_name = tensor_name
-        self.dim_index = dim_index
+        self.dim_index = as_int(dim_index)
         self.dim_range: DimRange | None = (
             None if dim_range is None else parse_range(dim_range)
         )
@@ -120,7 +121,7 @@ class CustomOpRangeConfig:
     ) -> None:
         check_dimension(tensor_name, dim_index)
         self.tensor_name = tensor_name
-        self.dim_index = dim_index
+        self.dim_index = as_int(dim_index)
         self.ranges = parse_ranges(ranges)
         if not isinstance(implementations, (list, tuple)) or not implementations:
             raise ValueError(
@@ -156,5 +157,5 @@ def check_dimension(tensor_name: Any, dim_index: Any) -> None:
     """Raises TypeError unless they are a name and an index."""
     if not isinstance(tensor_name, str):
         raise TypeError(f"tensor_name must be a string, got {type(tensor_name)}")
-    if not isinstance(dim_index, int) or isinstance(dim_index, bool):
+    if not isinstance(dim_index, numbers.Integral) or isinstance(dim_index, bool):
         raise TypeError(f"dim_index must be an integer, got {type(dim_index)}")

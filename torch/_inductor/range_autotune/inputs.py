@@ -8,10 +8,12 @@ where they are sympy expressions and concrete where they are ints.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import pathlib
 from typing import Any, TYPE_CHECKING
 
 import sympy
+from torch._logging import warning_once
 from torch.utils._python_dispatch import _disable_current_modes
 
 import torch
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from .call_site import CallSite
     from .registration import InputGenFns
     from .size_points import SizePoint, Values
+
+log = logging.getLogger("torch._inductor.kernel.custom_op")
 
 # Benchmark tensors may take this part of what is free; temporaries need some.
 _USABLE_MEMORY = 0.7
@@ -136,7 +140,9 @@ def _describe_input(
                 f"input_gen_fns['{name}'] of {site.op} fails for a tensor of shape "
                 f"{[*shaped.shape]}: {type(e).__name__}: {e}"
             ) from e
-        return _generated(site, name, made, shaped, is_written)
+        fitting = _generated(site, name, made, shaped, is_written)
+        if fitting is not None:
+            return fitting
     places = [concrete(size, values) for size in site.places.get(index, [1])]
     return dataclasses.replace(spec, places=min(places))
 
@@ -171,23 +177,34 @@ def _fill(length: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor
 
 def _generated(
     site: CallSite, name: str, made: Any, wanted: torch.Tensor, is_written: bool
-) -> torch.Tensor:
+) -> torch.Tensor | None:
     """
-    What an input generator made, with the strides that compiled code expects.
+    What an input generator made, as compiled code expects it: its dtype, device, strides.
+
+    What the model is not called with, a tensor of one shape for all sizes, is not used, and
+    the user is warned.
 
     Args:
         is_written: by candidates, so that it has to be a copy: the user may keep it.
     """
     wanted_part = wanted
-    for what in ("shape", "dtype", "device"):
-        if not isinstance(made, torch.Tensor) or (
-            getattr(made, what) != getattr(wanted, what)
-        ):
-            got = getattr(made, what, type(made))
-            raise ValueError(
-                f"input_gen_fns['{name}'] of {site.op} must return a tensor with {what} "
-                f"{getattr(wanted, what)}, got {got}"
-            )
+    if not isinstance(made, torch.Tensor) or made.is_meta:
+        got = "one on meta" if isinstance(made, torch.Tensor) else type(made)
+        raise ValueError(
+            f"input_gen_fns['{name}'] of {site.op} must return a tensor of shape "
+            f"{[*wanted.shape]}, got {got}"
+        )
+    if made.shape != wanted.shape:
+        warning_once(
+            log,
+            "input_gen_fns['%s'] of %s returns a tensor of shape %s for an argument of "
+            "another shape, and is not used there: return one of its argument's shape",
+            name,
+            site.op,
+            tuple(made.shape),
+        )
+        return None
+    made = made.to(wanted.device, wanted.dtype)
     if made.stride() == wanted.stride() and not is_written:
         return made
     # Along a stride of 0 there is one element, however many there seem to be.

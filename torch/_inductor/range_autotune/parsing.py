@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import numbers
 from collections.abc import Mapping
 from types import NoneType
 from typing import Any, TYPE_CHECKING
@@ -15,7 +16,7 @@ from typing import Any, TYPE_CHECKING
 from .. import config as inductor_config
 from .configs import CustomOpConfig, CustomOpRangeConfig
 from .numerics import NUMERICS_CHECKS, NumericsCheck
-from .ranges import check_disjoint, DimRange, ranges_from_split_points
+from .ranges import as_int, check_disjoint, DimRange, ranges_from_split_points
 from .registration import Candidate, Contest, DispatchDim, RangeTable, Row
 from .signatures import (
     argument_names,
@@ -292,6 +293,7 @@ def check_representative_sizes(
         raise ValueError(
             f"representative_sizes of {op} is empty; leave it out for the default sizes"
         )
+    sizes = [*map(as_int, sizes)]
     for i, size in enumerate(sizes):
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise ValueError(
@@ -344,10 +346,10 @@ def check_switch(op: torch._ops.OpOverload, name: str, value: Any) -> bool:
 
 
 def check_min_speedup_threshold(op: torch._ops.OpOverload, value: Any) -> None:
-    """Raises ValueError if it is not a positive number."""
-    if not isinstance(value, (int, float)) or not value > 0:
+    """Raises ValueError if it is not a number of at least 0."""
+    if not isinstance(value, numbers.Real) or not value >= 0:
         raise ValueError(
-            f"min_speedup_threshold of {op} must be a positive number, got {value!r}"
+            f"min_speedup_threshold of {op} must be a number of at least 0, got {value!r}"
         )
 
 

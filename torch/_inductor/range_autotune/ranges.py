@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import numbers
 from typing import Any, Generic, TYPE_CHECKING, TypeVar
 
 
@@ -17,6 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 W = TypeVar("W")
+
+
+def as_int(value: Any) -> Any:
+    """An integer of another type, NumPy's for one, as an int; anything else as it is."""
+    is_other = isinstance(value, numbers.Integral) and not isinstance(value, int)
+    return int(value) if is_other else value
 
 
 def _is_size(value: object) -> bool:
@@ -101,7 +108,7 @@ def parse_range(value: Any, index: int = 0) -> DimRange:
             f"excluded, got {value!r}"
         )
     try:
-        return DimRange(*value)
+        return DimRange(*map(as_int, value))
     except ValueError as e:
         raise ValueError(f"Range {index} is not valid: {e}") from None
 
@@ -149,6 +156,7 @@ def ranges_from_split_points(points: Any) -> tuple[DimRange, ...]:
         raise ValueError(
             f"split_points must be a non-empty list of integers, got {points!r}"
         )
+    points = [*map(as_int, points)]
     for i, point in enumerate(points):
         if not _is_size(point) or point < 1:
             raise ValueError(

@@ -27,7 +27,6 @@ from .joint import joined
 from .node_kinds import (
     has_generated_code,
     indexed,
-    is_number,
     is_pointwise,
     is_view,
     memory_of,

@@ -18,6 +18,7 @@ from .candidates import (
     PLAIN_INDEX,
     PLAIN_NAME,
 )
+from .ranges import fill_gaps, Segment
 
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from .call_site import CallSite
     from .candidates import Rejection
     from .config_ranges import KernelConfigs
-    from .ranges import DimRange, Segment
+    from .ranges import DimRange
     from .registration import Registration
     from .times import RangeTimes
     from .tuning import Tuning
@@ -117,10 +118,19 @@ def log_winners(
     log.info("=== Range-based Autotuning Summary for %s ===", tuning.name)
     for row, winner in rows:
         log.info("  Range %s: %s", row.sizes, _candidate_name(tuning, winner))
+    if gaps := ", ".join(map(str, _gaps(tuning))):
+        log.info("  In no range, where the op itself runs: %s", gaps)
     if len({winner for _, winner in rows}) > 1:
         log.info("=== Different ranges selected different implementations ===")
     else:
         log.info("=== All ranges selected the same implementation ===")
+
+
+def _gaps(tuning: Tuning) -> list[DimRange]:
+    """Sizes that can occur and are in none of the ranges."""
+    ranges = [Segment(r.possible, True) for r in tuning.standing.rounds]
+    filled = fill_gaps(ranges, tuning.bounds, False)
+    return [segment.sizes for segment in filled if not segment.winner]
 
 
 def log_kernel_configs(

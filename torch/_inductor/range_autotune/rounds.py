@@ -190,12 +190,18 @@ def _timed(
         tell_not_measured(tuning, point, "there is no memory for a call of anybody")
         return Entry()
     times: Times = {
-        index: result.of("it does not run") if isinstance(result, Failure) else result
+        index: _of_call(result, competing) if isinstance(result, Failure) else result
         for index, result in timed.items()
     }
     times.update(wrong)
     reject_failures(tuning.standing, competing, point, times)
     return Entry(times, comparisons)
+
+
+def _of_call(failure: Failure, competing: Round) -> Failure:
+    """Says where, if it is out elsewhere for it, too."""
+    where = f" in range {competing.sizes}" if failure.everywhere else ""
+    return failure.of(f"it does not run{where}")
 
 
 def _lacks_memory(result: Timing | Failure | Comparison) -> bool:

@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 def trace_candidates(tuning: Tuning) -> None:
     """Traces each candidate once, for all of its ranges where that is possible."""
     standing = tuning.standing
-    standing.candidates += tuple(c for c in standing.candidates for _ in standing.rounds)
+    standing.candidates += tuple(
+        c for c in standing.candidates for _ in standing.rounds
+    )
     for index in sorted({i for r in standing.rounds for i in r.candidates}):
         candidate = standing.candidates[index]
         entered = [r for r in standing.rounds if standing.enters(index, r)]
