@@ -36,7 +36,7 @@ from torch._inductor.range_autotune import (
     regions,
     rounds,
 )
-from torch._inductor.range_autotune.candidates import FALLBACK_INDEX, PLAIN_INDEX
+from torch._inductor.range_autotune.candidate_indices import FALLBACK_INDEX, PLAIN_INDEX
 from torch._inductor.range_autotune.times import failure_of, Timing
 
 

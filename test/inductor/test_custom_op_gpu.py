@@ -35,7 +35,10 @@ from torch._inductor.range_autotune import (
     measure,
     rounds,
 )
-from torch._inductor.range_autotune.candidates import index_of_variant, PERSISTENT
+from torch._inductor.range_autotune.candidate_indices import (
+    index_of_variant,
+    PERSISTENT,
+)
 from torch._inductor.range_autotune.named_configs import text_of
 from torch._inductor.range_autotune.ranges import DimRange, Segment
 from torch._inductor.range_autotune.times import Timing

@@ -25,7 +25,7 @@ from torch._inductor.kernel.custom_op import (
 )
 from torch._inductor.range_autotune import calls, config_ranges, rounds
 from torch._inductor.range_autotune.apart import keep_apart
-from torch._inductor.range_autotune.candidates import (
+from torch._inductor.range_autotune.candidate_indices import (
     APART,
     FALLBACK_INDEX,
     index_of_variant,

@@ -21,7 +21,7 @@ from torch._inductor.kernel.custom_op import (
 )
 from torch._inductor.range_autotune import rounds
 from torch._inductor.range_autotune.body_state import may_read_state
-from torch._inductor.range_autotune.candidates import PLAIN_INDEX
+from torch._inductor.range_autotune.candidate_indices import PLAIN_INDEX
 from torch._inductor.range_autotune.op_bodies import body_on, written_bodies
 from torch._inductor.range_autotune.times import Timing
 

@@ -17,8 +17,8 @@ from torch.utils import _pytree as pytree
 import torch
 from torch._inductor import ir
 from torch._inductor.range_autotune.call_site import CallSite, Inner, NotTunable, Slot
+from torch._inductor.range_autotune.candidate_indices import FALLBACK
 from torch._inductor.range_autotune.candidates import (
-    FALLBACK,
     Rejection,
     trace_candidate,
     trace_fallback,

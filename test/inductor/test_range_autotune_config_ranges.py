@@ -22,7 +22,7 @@ from torch._inductor.range_autotune import (
     rounds,
     size_dispatch,
 )
-from torch._inductor.range_autotune.candidates import FALLBACK_INDEX
+from torch._inductor.range_autotune.candidate_indices import FALLBACK_INDEX
 from torch._inductor.range_autotune.config_ranges import (
     configs_by_range,
     excesses,

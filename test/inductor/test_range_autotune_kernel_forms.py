@@ -30,12 +30,12 @@ from torch._inductor.kernel.custom_op import (
     register_custom_op_autotuning,
 )
 from torch._inductor.range_autotune import kernel_forms, rounds
-from torch._inductor.range_autotune.candidates import (
+from torch._inductor.range_autotune.candidate_indices import (
     FALLBACK_INDEX,
     index_of_variant,
     PERSISTENT,
-    TracedCandidate,
 )
+from torch._inductor.range_autotune.candidates import TracedCandidate
 from torch._inductor.range_autotune.kernel_forms import (
     meta_of_form,
     with_other_warps,

@@ -22,7 +22,7 @@ from torch._inductor.kernel.custom_op import (
     register_custom_op_autotuning,
 )
 from torch._inductor.range_autotune import comparing
-from torch._inductor.range_autotune.candidates import FALLBACK_INDEX
+from torch._inductor.range_autotune.candidate_indices import FALLBACK_INDEX
 from torch._inductor.range_autotune.limits import TookTooLong
 from torch._inductor.range_autotune.numerics import (
     allowed_difference,

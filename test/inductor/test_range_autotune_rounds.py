@@ -14,7 +14,7 @@ from torch.testing._internal.common_utils import (
 import torch
 from torch._inductor import config
 from torch._inductor.range_autotune import config_calls, rounds, size_points
-from torch._inductor.range_autotune.candidates import FALLBACK_INDEX
+from torch._inductor.range_autotune.candidate_indices import FALLBACK_INDEX
 from torch._inductor.range_autotune.ranges import DimRange
 from torch._inductor.range_autotune.size_points import SizePoint
 from torch._inductor.range_autotune.times import RangeTimes, Timing

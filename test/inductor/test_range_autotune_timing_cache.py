@@ -47,7 +47,7 @@ from torch._inductor.range_autotune.timing_cache import (
     Environment,
     lookup,
     lookup_record,
-    place_text,
+    measurement_text,
     store,
     store_record,
 )
@@ -490,7 +490,7 @@ class TestPlaceText(SymbolicTestCase):
         site.layout_text(names)
         symbols = names.met
         values = dict(zip(symbols, at)) if at else dict.fromkeys(symbols, 64)
-        return place_text(site, options or TuningOptions(), values, hosts)
+        return measurement_text(site, options or TuningOptions(), values, hosts)
 
     def test_text(self):
         site, symbols = self.site()

@@ -27,6 +27,7 @@ import torch
 from ..codegen.subgraph import trace_subgraph
 from .apart import keep_apart, NAMESPACE, register_lowering_of_boundary
 from .body_state import may_be_traced
+from .candidate_indices import FALLBACK, PLAIN_NAME
 from .content import Unhashable
 from .contract import (
     check_graph,
@@ -67,20 +68,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
-# The op itself, called eagerly: the last resort of every call site.
-FALLBACK = Candidate("fallback", None)
-# Indices of candidates count those registered from 0. These are of the others: the op,
-FALLBACK_INDEX = -1
-# its plain lowering, which competes without being registered,
-PLAIN_INDEX = -2
-PLAIN_NAME = "plain lowering"
-# and, from here down, variants, one of each kind for each candidate in order.
-_FIRST_VARIANT_INDEX = -3
-APART = "neighbours apart"
-AS_WRITTEN = "as written"
-PERSISTENT = "persistent"
-AS_WRITTEN_PERSISTENT = f"{AS_WRITTEN}, {PERSISTENT}"
-_KINDS = (APART, AS_WRITTEN, PERSISTENT, AS_WRITTEN_PERSISTENT)
 # Their ops are lowered to generated code or to calls that cost little on the host.
 NAMESPACES_OF_TORCH = (
     "aten",
@@ -91,17 +78,6 @@ NAMESPACES_OF_TORCH = (
     NAMESPACE,
     WRITE_NAMESPACE,
 )
-
-
-def index_of_variant(number: int, kind: str) -> int:
-    """The index of a variant of the candidate of that number."""
-    return _FIRST_VARIANT_INDEX - len(_KINDS) * number - _KINDS.index(kind)
-
-
-def kind_of_variant(index: int) -> str | None:
-    """Which variant of a candidate has that index; None for candidates themselves."""
-    place = _FIRST_VARIANT_INDEX - index
-    return _KINDS[place % len(_KINDS)] if place >= 0 else None
 
 
 @dataclasses.dataclass(frozen=True)

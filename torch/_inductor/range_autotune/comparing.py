@@ -6,7 +6,7 @@ import logging
 from typing import Any, TYPE_CHECKING
 
 from .calls import inputs_at
-from .candidates import FALLBACK_INDEX
+from .candidate_indices import FALLBACK_INDEX
 from .limits import call_within, time_limit_s
 from .numerics import find_mismatch
 from .ranks import common_comparisons

@@ -13,7 +13,7 @@ from typing import Any, TYPE_CHECKING
 from torch.fx import GraphModule
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from .candidates import FALLBACK_INDEX, TracedCandidate
+from .candidate_indices import FALLBACK_INDEX
 from .cpp_units import compile_together, CppKernel, is_full, kernels_of
 from .guards import is_about_index_width
 from .known_sizes import knowing
@@ -28,6 +28,7 @@ from .tuning import known_tunings, outermost_graph
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from .candidates import TracedCandidate
     from .standing import Standing
     from .tuning import Tuning
 

@@ -7,12 +7,12 @@ import functools
 import logging
 from typing import TYPE_CHECKING
 
-from .candidates import FALLBACK_INDEX
+from .candidate_indices import FALLBACK_INDEX
 from .config_ranges import configs_of_winners
 from .cuts import cut
 from .inputs import has_long_tensor
+from .measuring_points import end_points, has_open_end
 from .open_ends import with_open_end
-from .places import end_points, has_open_end
 from .size_points import measure_within, SizePoint
 from .times import Failure, RangeTimes, Times, Timing
 from .winners import choose_winners
@@ -116,7 +116,7 @@ def conclude(
     Keeps the times of those that have not failed in a range, cut where winners change.
 
     Args:
-        entry_at: finds out about a place between the points.
+        entry_at: finds out about a size between the points.
     """
     _object_to_uncompared(tuning.standing)
     cut_ranges: list[tuple[Round, list[RangeTimes]]] = []

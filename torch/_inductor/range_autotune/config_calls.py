@@ -10,7 +10,7 @@ from .calls import broken_condition, inputs_at, runner_at
 from .conclusions import choose_kernel_configs
 from .config_ranges import ConfigRecord
 from .limits import call_within, time_limit_s
-from .places import spread
+from .measuring_points import spread
 from .recall import remember_records
 
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
-# Where kernels are launched with all their configs, beside the place that comes first.
-_OTHER_PLACES = 3
+# Where kernels are launched with all their configs, beside the size that comes first.
+_OTHER_SIZES = 3
 
 
 def caller_ahead(
@@ -43,7 +43,7 @@ def caller_ahead(
     before.
 
     Args:
-        inputs: filled with those at that place, before the first call.
+        inputs: filled with those at that size, before the first call.
         search: for the configs of their kernels.
     """
     number, point = first
@@ -81,7 +81,7 @@ def _call_ahead(
 
 def settle_on_configs(
     tuning: Tuning,
-    places: Sequence[tuple[int, SizePoint]],
+    schedule: Sequence[tuple[int, SizePoint]],
     inputs: list[Any],
     search: ConfigSearch,
 ) -> None:
@@ -89,10 +89,10 @@ def settle_on_configs(
     Calls candidates at other sizes, too, whose kernels have several configs.
 
     Args:
-        inputs: of the first place, where they were called; emptied if there is another,
+        inputs: of the first size, where they were called; emptied if there is another,
             for there are those of one size at a time.
     """
-    for number, point in spread(places[1:], _OTHER_PLACES):
+    for number, point in spread(schedule[1:], _OTHER_SIZES):
         undecided = [
             index
             for index, module in tuning.standing.modules.items()

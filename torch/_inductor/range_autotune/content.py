@@ -179,8 +179,9 @@ def _content(value: Any, seen: _Seen) -> Any:
     if (number := seen.number(value)) is not None:
         return ("seen", number)
     if isinstance(value, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
-        packet = getattr(value, "overloadpacket", value)
-        definition = OPDEFS.get(packet._qualified_op_name)
+        is_packet = isinstance(value, torch._ops.OpOverloadPacket)
+        name = value._qualified_op_name if is_packet else value._schema.name
+        definition = OPDEFS.get(name)
         return ("op", str(value), _content(definition, seen))
     if isinstance(value, torch._library.custom_ops.CustomOpDef):
         return ("custom op", value._qualname, _content(_counted_bodies(value), seen))
@@ -499,8 +500,11 @@ def _counted_bodies(definition: CustomOpDef | None) -> dict[str | None, Any]:
     may not be traced as they then are; what they remember changes from call to call and does
     not count.
     """
+    if definition is None:
+        return {}
+    op = definition._opoverload
     return {
-        device: body if may_be_traced(definition._opoverload, body) else own_code(body)
+        device: body if may_be_traced(op, body) else own_code(body)
         for device, body in written_bodies(definition).items()
     }
 

@@ -189,10 +189,10 @@ def _build(libraries: Sequence[_Library], unit: CppBuilder) -> None:
     _worker_compile_cpp(str(Path(get_lock_dir(), f"{Path(path).stem}.lock")), (unit,))
     for library in libraries:
         with FileLock(library.lock, timeout=LOCK_TIMEOUT):
-            _place(path, Path(library.target))
+            _install(path, Path(library.target))
 
 
-def _place(unit: str, target: Path) -> None:
+def _install(unit: str, target: Path) -> None:
     """A copy, which is there as a whole or not at all."""
     if not target.exists():
         copy = target.with_suffix(".unit")

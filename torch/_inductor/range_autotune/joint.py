@@ -8,7 +8,7 @@ import itertools
 import math
 from typing import TYPE_CHECKING
 
-from .candidates import FALLBACK
+from .candidate_indices import FALLBACK
 from .ranges import DimRange
 from .registration import (
     Candidate,

@@ -19,7 +19,7 @@ from ..codegen.subgraph import copied, inline_subgraph_to_ir_nodes
 from ..virtualized import V
 from . import compiling
 from .call_site import CallSite, CONJUGATED, NotTunable
-from .candidates import FALLBACK_INDEX
+from .candidate_indices import FALLBACK_INDEX
 from .collectives import has_collective
 from .config_ranges import Winner, with_configs
 from .content import Unhashable
@@ -194,7 +194,7 @@ def _tuning_of(registration: Registration, site: CallSite) -> Tuning:
 
     Of equal ones only the first is traced, compiled and measured.
     """
-    key = _place(registration, site) or object()
+    key = _call_site_key(registration, site) or object()
     known = known_tunings(outermost_graph())
     if key in known:
         same = as_for(known[key], site)
@@ -205,7 +205,7 @@ def _tuning_of(registration: Registration, site: CallSite) -> Tuning:
     return known[key]
 
 
-def _place(registration: Registration, site: CallSite) -> Any:
+def _call_site_key(registration: Registration, site: CallSite) -> Any:
     """A key that call sites share if only names of symbols differ; None if it has none."""
     size = None if registration.dim is None else site.size_of(registration.dim)
     names = SymbolNames()

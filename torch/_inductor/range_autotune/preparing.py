@@ -11,12 +11,8 @@ import torch
 from .. import config
 from ..virtualized import V
 from .call_site import CallSite, NotTunable
-from .candidates import (
-    at_site,
-    FALLBACK_INDEX,
-    trace_fallback,
-    TracedCandidate,
-)
+from .candidate_indices import FALLBACK_INDEX
+from .candidates import at_site, trace_fallback, TracedCandidate
 from .collectives import can_measure, has_collective, ranks_of
 from .config_ranges import Winner
 from .errors import one_line

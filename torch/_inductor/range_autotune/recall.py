@@ -6,17 +6,17 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from ..runtime.runtime_utils import next_power_of_2
-from .candidates import FALLBACK_INDEX
+from .candidate_indices import FALLBACK_INDEX
 from .conclusions import choose_kernel_configs, conclude, learn
 from .inputs import have_memory
-from .places import in_order, points_of_rounds
+from .measuring_points import in_order, points_of_rounds
 from .ranks import known_to_all_ranks
 from .size_points import hint_point, SizePoint
 from .timing_cache import (
     Entry,
     lookup,
     lookup_record,
-    place_text,
+    measurement_text,
     store,
     store_record,
 )
@@ -94,7 +94,7 @@ def _check_out(tuning: Tuning, competing: Round, entry: Entry) -> None:
 
 
 class _NotKnown(Exception):
-    """The timing cache does not have a place."""
+    """The timing cache does not have a measurement."""
 
 
 def _known_entries(
@@ -113,10 +113,10 @@ def _known_entries(
 
 
 def _known_entry(tuning: Tuning, competing: Round, point: SizePoint) -> Entry | None:
-    place, texts = _cache_entry(tuning, competing, point)
-    if place is None:
+    measurement, texts = _cache_entry(tuning, competing, point)
+    if measurement is None:
         return None
-    known = lookup(place, texts)
+    known = lookup(measurement, texts)
     outputs = tuning.outputs.tensors
     if known is None and not have_memory(tuning.site, point, outputs):
         return Entry()
@@ -139,11 +139,13 @@ def remember(
     out = tuning.standing.out_of(competing)
     if not (entry.times or entry.not_measured or out):
         return
-    place, texts = _cache_entry(tuning, competing, point)
-    if place is not None:
+    measurement, texts = _cache_entry(tuning, competing, point)
+    if measurement is not None:
         times = {**failed, **entry.times}
         not_called = frozenset(out.keys() - times.keys())
-        store(place, texts, dataclasses.replace(entry, times=times, out=not_called))
+        store(
+            measurement, texts, dataclasses.replace(entry, times=times, out=not_called)
+        )
 
 
 def may_have_kernel_configs(tuning: Tuning) -> bool:
@@ -153,22 +155,22 @@ def may_have_kernel_configs(tuning: Tuning) -> bool:
 
 def known_record(tuning: Tuning, index: int) -> ConfigRecord | None:
     """What an earlier process found out about the configs of a candidate's kernels."""
-    place, text = _place_of_record(tuning), tuning.standing.text_of(index)
-    if place is None or text is None:
+    measurement, text = _measurement_of_record(tuning), tuning.standing.text_of(index)
+    if measurement is None or text is None:
         return None
-    return lookup_record(place, text)
+    return lookup_record(measurement, text)
 
 
 def remember_records(tuning: Tuning, records: Mapping[int, ConfigRecord]) -> None:
     """For later processes."""
-    place = _place_of_record(tuning)
+    measurement = _measurement_of_record(tuning)
     for index, record in records.items():
         text = tuning.standing.text_of(index)
-        if place is not None and text is not None:
-            store_record(place, text, record)
+        if measurement is not None and text is not None:
+            store_record(measurement, text, record)
 
 
-def _place_of_record(tuning: Tuning) -> str | None:
+def _measurement_of_record(tuning: Tuning) -> str | None:
     """
     The name of a config record: the call site at the model's sizes, rounded up to powers of
     two as they are in the source of kernels.
@@ -176,7 +178,7 @@ def _place_of_record(tuning: Tuning) -> str | None:
     hints = hint_point(tuning.site).values
     rounded = {s: next_power_of_2(value) for s, value in hints.items()}
     options = tuning.registration.options
-    return place_text(tuning.site, options, rounded, tuning.hosts)
+    return measurement_text(tuning.site, options, rounded, tuning.hosts)
 
 
 def _recall_kernel_configs(tuning: Tuning) -> None:
@@ -204,7 +206,7 @@ def _recall_kernel_configs(tuning: Tuning) -> None:
 def _cache_entry(
     tuning: Tuning, competing: Round, point: SizePoint
 ) -> tuple[str | None, dict[int, str]]:
-    """The timing cache's names for a place and those who compete there."""
+    """The timing cache's names for a measurement and those who compete there."""
     texts: dict[int, str] = {}
     for index in {*tuning.standing.texts, *tuning.standing.traced}:
         if not tuning.standing.enters(index, competing):
@@ -216,8 +218,8 @@ def _cache_entry(
             return None, {}
         texts[index] = text
     options = tuning.registration.options
-    place = place_text(tuning.site, options, point.values, tuning.hosts)
-    return place and f"{place}{_how_measured(point)}", texts
+    measurement = measurement_text(tuning.site, options, point.values, tuning.hosts)
+    return measurement and f"{measurement}{_how_measured(point)}", texts
 
 
 def _how_measured(point: SizePoint) -> str:

@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 
 import torch
 
-from .candidates import (
+from .candidate_indices import (
     FALLBACK,
     FALLBACK_INDEX,
     kind_of_variant,

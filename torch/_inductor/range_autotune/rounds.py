@@ -16,7 +16,8 @@ from .calls import (
     runners_at,
     tell_not_measured,
 )
-from .candidates import call_of_candidate, FALLBACK, FALLBACK_INDEX
+from .candidate_indices import FALLBACK, FALLBACK_INDEX
+from .candidates import call_of_candidate
 from .comparing import compare
 from .conclusions import (
     conclude,
@@ -31,7 +32,7 @@ from .inputs import have_memory
 from .kernel_configs import ConfigSearch
 from .limits import call_within, is_out_of_memory, time_limit_s
 from .measure import call_once, synchronize, time_candidates
-from .places import in_order, points_of_rounds
+from .measuring_points import in_order, points_of_rounds
 from .ranks import common_to_all_ranks
 from .recall import may_have_kernel_configs, remember
 from .standing import LEFT_OUT_ELSEWHERE
@@ -67,7 +68,7 @@ def measure_rounds(tuning: Tuning, beside: Iterable[Tuning] = ()) -> None:
     steps = len(tuning.loads) + sum(map(len, points))
     search = ConfigSearch(tuning.device)
     with tuning_progress(tuning.name, steps) as progress, contextlib.closing(search):
-        inputs: list[Any] = []  # those of the first place, if it is called at before
+        inputs: list[Any] = []  # those of the first size, if it is called at before
         loaded = caller_ahead(tuning, order[0], inputs, search)
         compiling.wait(tuning, progress.done, loaded)
         uncompiled = _out_by_their_code(tuning.standing)

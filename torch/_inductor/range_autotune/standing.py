@@ -8,13 +8,8 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING
 
-from .candidates import (
-    FALLBACK,
-    FALLBACK_INDEX,
-    PLAIN_INDEX,
-    Rejection,
-    TracedCandidate,
-)
+from .candidate_indices import FALLBACK, FALLBACK_INDEX, PLAIN_INDEX
+from .candidates import Rejection, TracedCandidate
 from .report import warn_left_out
 from .times import Failure
 from .timing_cache import candidate_text

@@ -1,9 +1,9 @@
 """
 Measured times that survive the process, in Inductor's local cache directory.
 
-An entry holds what was found out about all candidates that were measured together at one
-place: one call site at concrete sizes. It is used together too, since times of different
-runs cannot be compared. ``torch._inductor.config.autotune_local_cache`` switches it off, and
+An entry holds what was found out about all candidates in one measurement: at one call site,
+at concrete sizes. It is used together too, since times of different runs cannot be
+compared. ``torch._inductor.config.autotune_local_cache`` switches it off, and
 ``force_disable_caches`` every cache.
 
 Whatever is wrong with an entry, it counts as not there; whatever keeps one from being
@@ -65,7 +65,7 @@ _CPU_INFO = pathlib.Path("/proc/cpuinfo")  # Linux has it
 @dataclasses.dataclass(frozen=True)
 class Entry:
     """
-    What was found out about candidates at one place, by index.
+    What was found out about candidates in one measurement, by index.
 
     Args:
         times: empty where nothing could be measured.
@@ -83,7 +83,7 @@ class Entry:
 @dataclasses.dataclass(frozen=True)
 class Environment:
     """
-    What decides a time besides candidate and place.
+    What decides a time besides candidate and measurement.
 
     Args:
         torch_source: a digest of PyTorch's own source, the measuring included.
@@ -174,12 +174,12 @@ def _numerics() -> tuple[str, ...]:
     return tuple(map(str, settings))
 
 
-def cache_key(place: str, environment: Environment) -> str:
+def cache_key(measurement: str, environment: Environment) -> str:
     """The name of an entry; what candidates it must hold is looked up in it."""
-    return digest((_FORMAT, place, dataclasses.astuple(environment)))
+    return digest((_FORMAT, measurement, dataclasses.astuple(environment)))
 
 
-def place_text(
+def measurement_text(
     site: CallSite,
     options: TuningOptions,
     values: Values,
@@ -232,18 +232,18 @@ def candidate_text(traced: TracedCandidate) -> str | None:
         return None
 
 
-def lookup(place: str, candidates: Mapping[int, str]) -> Entry | None:
+def lookup(measurement: str, candidates: Mapping[int, str]) -> Entry | None:
     """
     What was found out about candidates that were measured together.
 
     Args:
-        place: as ``place_text`` gives it.
+        measurement: as ``measurement_text`` gives it.
         candidates: their texts, as ``candidate_text`` gives them, by index.
 
     Returns:
         None if one is missing.
     """
-    path = _path(place)
+    path = _path(measurement)
     if path is None:
         return None
     entry = _read(path, candidates)
@@ -251,24 +251,24 @@ def lookup(place: str, candidates: Mapping[int, str]) -> Entry | None:
     return entry
 
 
-def store(place: str, candidates: Mapping[int, str], entry: Entry) -> None:
+def store(measurement: str, candidates: Mapping[int, str], entry: Entry) -> None:
     """
     Keeps what was found out together, in place of what an earlier run did.
 
     Failures that may pass are left out, so that these candidates are measured again.
     """
-    _write(_path(place), _to_json(entry, candidates))
+    _write(_path(measurement), _to_json(entry, candidates))
 
 
-def lookup_record(place: str, candidate: str) -> ConfigRecord | None:
+def lookup_record(measurement: str, candidate: str) -> ConfigRecord | None:
     """
     What was found out about the configs of a candidate's kernels; None if nothing was.
 
     Args:
-        place: as ``place_text`` gives it, for the sizes that the model is compiled with.
+        measurement: as ``measurement_text`` gives it, for the sizes that the model is compiled with.
         candidate: as ``candidate_text`` gives it.
     """
-    path = _path(_of_configs(place, candidate))
+    path = _path(_of_configs(measurement, candidate))
     if path is None:
         return None
     try:
@@ -283,7 +283,7 @@ def lookup_record(place: str, candidate: str) -> ConfigRecord | None:
         return None
 
 
-def store_record(place: str, candidate: str, record: ConfigRecord) -> None:
+def store_record(measurement: str, candidate: str, record: ConfigRecord) -> None:
     """Keeps what ``lookup_record`` finds, but for sizes with failures that may pass."""
     at = [
         (
@@ -298,13 +298,13 @@ def store_record(place: str, candidate: str, record: ConfigRecord) -> None:
             map(_may_pass, chain.from_iterable(c.values() for c in times.values()))
         )
     ]
-    path = _path(_of_configs(place, candidate))
+    path = _path(_of_configs(measurement, candidate))
     content = {"usual": {**record.usual}, "in_doubt": [*record.in_doubt], "at": at}
     _write(path, content)
 
 
-def _of_configs(place: str, candidate: str) -> str:
-    return f"{place}\nconfigs of {candidate}"
+def _of_configs(measurement: str, candidate: str) -> str:
+    return f"{measurement}\nconfigs of {candidate}"
 
 
 def _times_from_json(saved: Mapping[str, Any]) -> ConfigTimes:
@@ -330,12 +330,12 @@ def _write(path: pathlib.Path | None, content: Mapping[str, Any]) -> None:
         log.info("Measured times cannot be cached: %s", e)
 
 
-def _path(place: str) -> pathlib.Path | None:
+def _path(measurement: str) -> pathlib.Path | None:
     """None where the cache is off."""
     if config.force_disable_caches or not config.autotune_local_cache:
         return None
     try:
-        key = cache_key(place, Environment.current())
+        key = cache_key(measurement, Environment.current())
     except Unhashable as e:
         log.debug("No times are cached: %s", e)
         return None

@@ -36,7 +36,7 @@ _CACHE = type(functools.cache(lambda: None))
 _Namespace = dict[Any, Any]
 # What may be written to by name: a closure's cell has one, a list has numbers, classes and
 # objects with slots have attributes.
-_Place = Any
+_Holder = Any
 _ABSENT = object()
 
 
@@ -46,12 +46,12 @@ class _Remembered:
     What was there before a function is traced, by the identity of what it was in.
 
     Args:
-        places: with their contents then.
+        holders: with their contents then.
         caches: with the number of their misses then; None if what is in there now is of
             a trace in any case.
     """
 
-    places: dict[int, tuple[_Place, _Namespace]]
+    holders: dict[int, tuple[_Holder, _Namespace]]
     caches: dict[int, tuple[Any, int | None]]
 
 
@@ -88,16 +88,16 @@ def _remember(reached: Iterable[Any]) -> _Remembered:
         if isinstance(value, _CACHE):
             remembered.caches[id(value)] = value, value.cache_info().misses
         else:
-            remembered.places[id(value)] = value, _before_all_traces(value)
+            remembered.holders[id(value)] = value, _before_all_traces(value)
     return remembered
 
 
-def _before_all_traces(place: _Place) -> _Namespace:
-    """The contents of a place, without the fake tensors of traces that are under way."""
-    contents = _contents(place)
+def _before_all_traces(holder: _Holder) -> _Namespace:
+    """The contents of a holder, without the fake tensors of traces that are under way."""
+    contents = _contents(holder)
     for other in _under_way:
-        if id(place) in other.places:
-            _, before = other.places[id(place)]
+        if id(holder) in other.holders:
+            _, before = other.holders[id(holder)]
             _put_back(contents, before)
     return contents
 
@@ -106,8 +106,8 @@ def _restore_all(remembered: _Remembered) -> None:
     for cache, misses in remembered.caches.values():
         if cache.cache_info().misses != misses:
             _clear(cache)
-    for place, before in remembered.places.values():
-        _put_back(place, before)
+    for holder, before in remembered.holders.values():
+        _put_back(holder, before)
 
 
 def _clear(cache: Any) -> None:
@@ -118,39 +118,39 @@ def _clear(cache: Any) -> None:
             other.caches[id(cache)] = cache, None
 
 
-def _put_back(place: _Place, before: _Namespace) -> None:
+def _put_back(holder: _Holder, before: _Namespace) -> None:
     """
-    Undoes what has changed in a place that has come to hold values of a trace, but for
+    Undoes what has changed in a holder that has come to hold values of a trace, but for
     those that were there before. What goes with these, such as their size, goes, too.
     """
-    now = _contents(place)
+    now = _contents(holder)
     changed = {n for n, value in now.items() if value is not before.get(n, _ABSENT)}
     if not any(_is_of_trace(now[name]) for name in changed):
         return
-    if isinstance(place, list):
-        place[:] = [value for value in before.values() if not _is_of_trace(value)]
+    if isinstance(holder, list):
+        holder[:] = [value for value in before.values() if not _is_of_trace(value)]
         return
     for name in changed | (before.keys() - now.keys()):
         old = before.get(name, _ABSENT)
         if old is not _ABSENT and not _is_of_trace(old):
-            _set(place, name, old)
+            _set(holder, name, old)
         elif name in now and not isinstance(now[name], _DEFINITIONS):
-            _remove(place, name)
+            _remove(holder, name)
 
 
-def _contents(place: _Place) -> _Namespace:
+def _contents(holder: _Holder) -> _Namespace:
     """A closure may have nothing there; then its cell has no contents."""
-    if isinstance(place, dict):
-        return {**place}
-    if isinstance(place, list):
-        return dict(enumerate(place))
-    if isinstance(place, type):
-        return {**vars(place)}
-    names = ["cell_contents"] if isinstance(place, types.CellType) else _slots(place)
+    if isinstance(holder, dict):
+        return {**holder}
+    if isinstance(holder, list):
+        return dict(enumerate(holder))
+    if isinstance(holder, type):
+        return {**vars(holder)}
+    names = ["cell_contents"] if isinstance(holder, types.CellType) else _slots(holder)
     contents = {}
     for name in names:
         with contextlib.suppress(ValueError, AttributeError):  # it is empty
-            contents[name] = getattr(place, name)
+            contents[name] = getattr(holder, name)
     return contents
 
 
@@ -165,18 +165,18 @@ def _slots(value: Any) -> list[str]:
     ]
 
 
-def _set(place: _Place, name: Any, value: Any) -> None:
-    if isinstance(place, dict):
-        place[name] = value
+def _set(holder: _Holder, name: Any, value: Any) -> None:
+    if isinstance(holder, dict):
+        holder[name] = value
     else:
-        setattr(place, name, value)
+        setattr(holder, name, value)
 
 
-def _remove(place: _Place, name: Any) -> None:
-    if isinstance(place, dict):
-        place.pop(name, None)
+def _remove(holder: _Holder, name: Any) -> None:
+    if isinstance(holder, dict):
+        holder.pop(name, None)
     else:
-        delattr(place, name)
+        delattr(holder, name)
 
 
 def _is_of_trace(value: Any) -> bool:

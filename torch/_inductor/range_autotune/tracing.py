@@ -6,21 +6,18 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from .apart import fusion_speedup_threshold
-from .candidates import (
+from .candidate_indices import (
     APART,
     AS_WRITTEN,
     AS_WRITTEN_PERSISTENT,
     index_of_variant,
     PERSISTENT,
     PLAIN_INDEX,
-    Rejection,
-    trace_candidate,
-    trace_plain,
-    TracedCandidate,
 )
+from .candidates import Rejection, trace_candidate, trace_plain, TracedCandidate
 from .kernel_forms import with_persistent_reductions
 from .known_sizes import KnownSize
-from .places import has_points
+from .measuring_points import has_points
 from .ranges import DimRange
 
 

@@ -8,7 +8,7 @@ from typing import Any, TYPE_CHECKING
 from .. import config
 from ..virtualized import V
 from .apart import fusion_speedup_threshold
-from .candidates import APART, FALLBACK_INDEX, kind_of_variant, PLAIN_INDEX
+from .candidate_indices import APART, FALLBACK_INDEX, kind_of_variant, PLAIN_INDEX
 from .winners import ChoiceRules
 
 
@@ -127,5 +127,5 @@ def outermost_graph() -> GraphLowering:
 
 
 def known_tunings(graph: GraphLowering) -> dict[Any, Tuning]:
-    """What there was to decide in a graph and its branches as yet, by place."""
+    """What there was to decide in a graph and its branches as yet, by call site."""
     return vars(graph).setdefault(_KNOWN, {})

@@ -61,11 +61,11 @@ def in_order(
 
 
 def spread(
-    places: Sequence[tuple[int, SizePoint]], number: int
+    schedule: Sequence[tuple[int, SizePoint]], number: int
 ) -> list[tuple[int, SizePoint]]:
     """At most so many of those timed: the smallest, the largest, and others between."""
-    timed = [place for place in places if place[1].timed]
-    by_size = sorted(timed, key=lambda place: place[1].size or 0)
+    timed = [entry for entry in schedule if entry[1].timed]
+    by_size = sorted(timed, key=lambda entry: entry[1].size or 0)
     if len(by_size) <= number:
         return by_size
     last = len(by_size) - 1
