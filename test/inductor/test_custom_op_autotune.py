@@ -1121,7 +1121,7 @@ class TestFailingCandidates(AutotuneTestCase):
         """It would in others, too."""
         self.assertExpectedInline(
             self.warnings_of_limited(1000, {5: 0, 600: 0}, TimeoutError),
-            """op: candidate 'limited' is left out: it does not run in range [512, 2048): TimeoutError: too large""",
+            """op: candidate 'limited' is left out: in range [512, 2048), it does not run: TimeoutError: too large""",
         )
 
     def test_op_itself_fails_to_run(self):

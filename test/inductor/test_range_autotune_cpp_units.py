@@ -165,9 +165,11 @@ class TestCompileTogether(TestCase):
 
     def test_a_library_has_the_kernels_of_its_unit_only(self):
         kernels = [kernel_of("in[i]"), kernel_of("-in[i]")]
-        with mock.patch.object(cpp_units, "_place", wraps=cpp_units._place) as place:
+        with mock.patch.object(
+            cpp_units, "_install", wraps=cpp_units._install
+        ) as install:
             compile_together([(module_of(), k) for k in kernels])
-        (unit, target), _ = place.call_args
+        (unit, target), _ = install.call_args
         self.assertEqual(Path(unit).read_bytes(), target.read_bytes())
         spec = importlib.util.spec_from_file_location("other.kernel", unit)
         with self.assertRaisesRegex(

@@ -563,7 +563,7 @@ class TestCandidates(OpTestCase):
             warnings = self.warnings_of(endless)
         self.assertExpectedInline(
             warnings,
-            """range_autotune_test::op_autotuned: candidate 'endless' is left out: it does not run in range [0, inf): a call of it takes longer than 600 s, see torch._inductor.config.custom_op_candidate_time_limit_s""",
+            """range_autotune_test::op_autotuned: candidate 'endless' is left out: in range [0, inf), it does not run: a call of it takes longer than 600 s, see torch._inductor.config.custom_op_candidate_time_limit_s""",
         )
 
     def test_load_that_hangs(self):

@@ -293,8 +293,8 @@ class TestCandidates(OpTestCase):
         self.assertExpectedInline(
             "\n".join(record.getMessage() for record in logs.records),
             """\
-range_autotune_test::op_autotuned: candidate 'crashes' is left out in range [0, 512): it crashed with signal 11 (Segmentation fault)
-range_autotune_test::op_autotuned: candidate 'hangs' is left out in range [0, 512): a call of it takes longer than 3 s, see torch._inductor.config.custom_op_candidate_time_limit_s""",
+range_autotune_test::op_autotuned: candidate 'crashes' is left out: in range [0, 512), it crashed with signal 11 (Segmentation fault)
+range_autotune_test::op_autotuned: candidate 'hangs' is left out: in range [0, 512), a call of it takes longer than 3 s, see torch._inductor.config.custom_op_candidate_time_limit_s""",
         )
         self.assertEqual(result, x + 100)
         # The two that are out at one size, the other one at each, and where it is not timed.

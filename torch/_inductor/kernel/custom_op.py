@@ -118,7 +118,8 @@ def register_custom_op_autotuning(
             fake tensors (sizes may be symbolic); returns the configs, none for no tuning.
         name: in logs; the op's name and ``_autotuned`` by default.
         input_gen_fns: by parameter; called with a zero tensor that has the shape, dtype
-            and device to benchmark at, returns the tensor to benchmark with.
+            and device to benchmark at, returns the tensor to benchmark with. One of another
+            shape is not used; of another dtype or device it is converted.
         dispatch_on: ``{"tensor_name": …, "dim": …}``, and as ``"range_upper_bound"`` the
             typical size in the last range.
         split_points: the last sizes of all ranges but the unbounded one, increasing.

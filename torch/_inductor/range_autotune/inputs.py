@@ -92,8 +92,7 @@ def make_inputs(
 
     Raises:
         MemoryError: if the call would take more than the memory at hand.
-        ValueError: if an input generator returns a tensor of another shape, dtype or
-            device.
+        ValueError: if an input generator fails, or returns no tensor with values.
     """
     described = describe_inputs(site, point, input_gen_fns, outputs)
     with _disable_current_modes(), torch.no_grad():

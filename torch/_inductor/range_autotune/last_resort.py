@@ -42,7 +42,7 @@ _made: contextvars.ContextVar[list[bool]] = contextvars.ContextVar("custom_op_ch
 def with_last_resort(compile_graph: Callable[..., Any]) -> Callable[..., Any]:
     """
     Of what compiles a graph, Inductor's ``codegen_and_compile``: makes a second try, without
-    choices, if the first one fails behind them. Caches do not keep what that makes.
+    choices, if the first one fails behind them. The FX graph cache does not keep that.
 
     What fails before, such as an input generator of the user's, is raised; also where ranks
     have agreed on a choice, which one of them must not drop.

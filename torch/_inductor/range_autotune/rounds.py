@@ -125,6 +125,7 @@ def _measure_point(
         mine, failures, restore = {}, {}, leave_inputs
     else:
         mine, failures, restore = runners_at(tuning, competing, point, inputs)
+        failures = {i: _saying_where(f, competing) for i, f in failures.items()}
     reject_failures(tuning.standing, competing, point, failures)
     runners = _on_all_ranks(tuning, mine)
     if not runners:
@@ -191,7 +192,9 @@ def _timed(
         tell_not_measured(tuning, point, "there is no memory for a call of anybody")
         return Entry()
     times: Times = {
-        index: _of_call(result, competing) if isinstance(result, Failure) else result
+        index: _saying_where(result.of("it does not run"), competing)
+        if isinstance(result, Failure)
+        else result
         for index, result in timed.items()
     }
     times.update(wrong)
@@ -199,10 +202,12 @@ def _timed(
     return Entry(times, comparisons)
 
 
-def _of_call(failure: Failure, competing: Round) -> Failure:
-    """Says where, if it is out elsewhere for it, too."""
-    where = f" in range {competing.sizes}" if failure.everywhere else ""
-    return failure.of(f"it does not run{where}")
+def _saying_where(failure: Failure, competing: Round) -> Failure:
+    """In which range a candidate failed that is out elsewhere for it, too."""
+    if not failure.everywhere:
+        return failure
+    reason = f"in range {competing.sizes}, {failure.reason}"
+    return dataclasses.replace(failure, reason=reason)
 
 
 def _lacks_memory(result: Timing | Failure | Comparison) -> bool:
