@@ -180,6 +180,13 @@ COUNTS = {
             return x + VALUE
         impl = lambda x: inner(x)
         """,
+    "what_a_custom_op_reads": """
+        N = VALUE
+        @torch.library.custom_op("range_autotune_cache_key::inner", mutates_args=())
+        def inner(x: torch.Tensor) -> torch.Tensor:
+            return x + N
+        impl = lambda x: inner(x)
+        """,
     "custom_op_by_namespace": """
         @torch.library.custom_op("range_autotune_cache_key::inner", mutates_args=())
         def inner(x: torch.Tensor) -> torch.Tensor:
@@ -758,7 +765,7 @@ DOES_NOT_COUNT = {
         @torch.library.custom_op("range_autotune_cache_key::inner", mutates_args=())
         def inner(x: torch.Tensor) -> torch.Tensor:
             return x * len(calls)
-        impl = lambda x: inner(x)
+        impl = lambda x: torch.ops.range_autotune_cache_key.inner(x)
         """,
     "comment": "def impl(x):\n    # VALUE\n    return x",
     "empty_lines": "N = VALUE; '''" + "\n" * 3 + "'''\ndef impl(x): return x",

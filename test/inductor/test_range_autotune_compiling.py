@@ -3,7 +3,7 @@
 
 import threading
 import types
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
 from unittest import mock
 
 from range_autotune_testing import compilers, OpTestCase
@@ -41,11 +41,9 @@ def done(result=None, error=None):
 
 class TestWait(TestCase):
     def wait(self, loads, loaded):
-        """The indices of those that are out."""
-        out = []
-        standing = types.SimpleNamespace(
-            reject=lambda index, failure: out.append(index)
-        )
+        """Those that are out, and why."""
+        out = {}
+        standing = types.SimpleNamespace(reject=out.__setitem__)
         tuning = types.SimpleNamespace(loads=loads, standing=standing)
         args = (tuning, lambda text: None, loaded)
         thread = threading.Thread(target=compiling.wait, args=args, daemon=True)
@@ -64,14 +62,22 @@ class TestWait(TestCase):
             if index == 1:
                 slow.set_result(None)
 
-        self.assertEqual(self.wait({0: slow, 1: done()}, loaded), [])
+        self.assertEqual(self.wait({0: slow, 1: done()}, loaded), {})
         self.assertEqual(told, [1, 0])
 
     def test_failures_are_out_in_order(self):
         told = []
         loads = {i: done(error=ValueError("bad") if i else None) for i in (2, 1, 0)}
-        self.assertEqual(self.wait(loads, told.append), [2, 1])
+        self.assertEqual([*self.wait(loads, told.append)], [2, 1])
         self.assertEqual(told, [0])
+
+    def test_which_failures_may_pass(self):
+        errors = [ValueError("bad"), OSError(28, "No space left"), BrokenExecutor()]
+        loads = {i: done(error=error) for i, error in enumerate(errors)}
+        out = self.wait(loads, lambda index: None)
+        self.assertEqual(
+            [failure.may_pass for failure in out.values()], [False, True, True]
+        )
 
 
 class TestCalledHere(TestCase):

@@ -71,13 +71,16 @@ class TestForms(OpTestCase):
     def test_integers_of_numpy(self):
         points, sizes = np.array([512, 2048]), [np.int64(64)]
         split = self.register(
-            scaled, [CustomOpConfig(short)], dispatch_on=SPLIT, split_points=[*points]
+            scaled,
+            [CustomOpConfig(short)],
+            dispatch_on={"tensor_name": "x", "dim": np.int64(1)},
+            split_points=[*points],
         )
         ranges = CustomOpRangeConfig("x", np.int32(1), [(0, points[0])], [short])
         listed = self.register(scaled, [ranges], representative_sizes=sizes)
         self.assertEqual(listed.options.representative_sizes, (64,))
         for table in (split.contest.table, listed.contest.table):
-            numbers = [*(n for d in table.dims for n in (d.dim_index,))]
+            numbers = [d.dim_index for d in table.dims]
             numbers += [
                 n for row in table.rows for n in (row.sizes.start, row.sizes.end)
             ]

@@ -131,4 +131,4 @@ def fingerprint(registration: Registration) -> str:
     fields = {
         f.name: getattr(registration, f.name) for f in dataclasses.fields(registration)
     }
-    return content_digest(fields)  # those of the op among them
+    return content_digest(fields)  # the op's bodies count with it

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import threading
-from concurrent.futures import as_completed, Future
+from concurrent.futures import as_completed, BrokenExecutor, Future
 from concurrent.futures import wait as wait_for
 from itertools import chain
 from typing import Any, TYPE_CHECKING
@@ -173,7 +174,7 @@ def wait(
             loaded(indices[load])
     for index, load in tuning.loads.items():
         if error := load.exception():
-            tuning.standing.reject(index, failure_of(error).of("it does not compile"))
+            tuning.standing.reject(index, _failure_to_compile(error))
     tuning.loads.clear()
 
 
@@ -280,11 +281,18 @@ def _generate(
 
 def _take_out(standing: Standing, index: int, error: Exception) -> None:
     """Whose code is not generated; aside if that is for a size that depends on data."""
-    failure = failure_of(error).of("it does not compile")
+    failure = _failure_to_compile(error)
     if index != FALLBACK_INDEX and _asks_for_data(error):
         standing.set_aside(index, failure)
     else:
         standing.reject(index, failure)
+
+
+def _failure_to_compile(error: BaseException) -> Failure:
+    """May pass if it is the machine's: a full disk, a worker that was killed."""
+    failure = failure_of(error).of("it does not compile")
+    may_pass = failure.may_pass or isinstance(error, (OSError, BrokenExecutor))
+    return dataclasses.replace(failure, may_pass=may_pass)
 
 
 def _asks_for_data(error: BaseException | None) -> bool:

@@ -181,10 +181,11 @@ def _content(value: Any, seen: _Seen) -> Any:
     if isinstance(value, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
         is_packet = isinstance(value, torch._ops.OpOverloadPacket)
         name = value._qualified_op_name if is_packet else value._schema.name
-        definition = OPDEFS.get(name)
-        return ("op", str(value), _content(definition, seen))
+        bodies = _bodies_of_named(OPDEFS.get(name))
+        return ("op", str(value), _content(bodies, seen))
     if isinstance(value, torch._library.custom_ops.CustomOpDef):
-        return ("custom op", value._qualname, _content(_counted_bodies(value), seen))
+        bodies = written_bodies(value)
+        return ("custom op", value._qualname, _content(bodies, seen))
     if (parts := kernel_parts(value)) is not None:
         return ("triton kernel", _content(parts, seen))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -425,7 +426,7 @@ def _(value: types.FunctionType, seen: _Seen) -> Any:
         for statement in imports(code)
     ]
     own = _content(vars(value), seen)
-    ops = [_content(definition, seen) for definition in _ops_named(names)]
+    ops = [_content(_bodies_of_named(op), seen) for op in _ops_named(names)]
     reads = (cells, defaults, found, imported, own, ops)
     return ("function", name, _code(code), reads)
 
@@ -442,7 +443,7 @@ def _named_by_strings(
     return {name: t[name] for t in tables for name in sorted(strings & t.keys())}
 
 
-def _ops_named(names: frozenset[str]) -> list[Any]:
+def _ops_named(names: frozenset[str]) -> list[CustomOpDef]:
     """Definitions of custom ops that code with such names may call as ``torch.ops.ns.op``."""
     if "ops" not in names:
         return []
@@ -494,11 +495,11 @@ def _imported(
     return _read(found, names, seen)
 
 
-def _counted_bodies(definition: CustomOpDef | None) -> dict[str | None, Any]:
+def _bodies_of_named(definition: CustomOpDef | None) -> dict[str | None, Any]:
     """
-    What counts of an op's bodies, by kind of device. Code that is compiled calls those that
-    may not be traced as they then are; what they remember changes from call to call and does
-    not count.
+    What counts of an op that is called by its name, the registered one for one, by kind of
+    device. Code that is compiled calls bodies that may not be traced as they then are; what
+    they read may be a model's state, changes from call to call, and does not count.
     """
     if definition is None:
         return {}

@@ -1,8 +1,9 @@
 """
 Compilations that begin while another one measures: what is called may compile something.
 
-A custom op may call a function that is compiled in its first call. Behind a model's
-compilation that is one like any other; in the middle of it Inductor takes it for a part.
+A custom op may call a function that is compiled in its first call. In a call of the
+compiled model that is one like any other; while that is compiled, Inductor takes it for a
+part of it.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ def with_own_bundle(compile_graph: Callable[..., Any]) -> Callable[..., Any]:
     """
     Of what compiles a graph, Inductor's ``_compile_fx_inner``: Triton kernels are bundled
     for its own cache entry, and none for that of a graph that is being compiled around it.
+    In one thread: others would take turns with the one bundle of the process.
     """
 
     @functools.wraps(compile_graph)

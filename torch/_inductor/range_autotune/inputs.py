@@ -180,13 +180,11 @@ def _generated(
     """
     What an input generator made, as compiled code expects it: its dtype, device, strides.
 
-    What the model is not called with, a tensor of one shape for all sizes, is not used, and
-    the user is warned.
+    A tensor of another shape than the argument's is not used (None), and the user is warned.
 
     Args:
         is_written: by candidates, so that it has to be a copy: the user may keep it.
     """
-    wanted_part = wanted
     if not isinstance(made, torch.Tensor) or made.is_meta:
         got = "one on meta" if isinstance(made, torch.Tensor) else type(made)
         raise ValueError(
@@ -207,6 +205,7 @@ def _generated(
     if made.stride() == wanted.stride() and not is_written:
         return made
     # Along a stride of 0 there is one element, however many there seem to be.
+    wanted_part = wanted
     for dim in range(wanted.dim()):
         if wanted.stride(dim) == 0 and wanted.size(dim):
             made = made.narrow(dim, 0, 1)

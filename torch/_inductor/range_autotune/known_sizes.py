@@ -62,8 +62,7 @@ def knowing(known: KnownSize | None) -> AbstractContextManager[None]:
     size, sizes = replaced(known.size), known.sizes
     if not size.free_symbols:
         return contextlib.nullcontext()
-    last = sizes.last if sizes.bounded else math.inf
-    values = _values_of_symbol(size, sizes.start, last)
+    values = _values_of_symbol(size, sizes.start, sizes.last)
     if values is None:
         return _taken_for_true(_bounds_of(size, sizes))
     narrowed = _range_of_symbol(*values)

@@ -44,7 +44,8 @@ def with_last_resort(compile_graph: Callable[..., Any]) -> Callable[..., Any]:
     Of what compiles a graph, Inductor's ``codegen_and_compile``: makes a second try, without
     choices, if the first one fails behind them. The FX graph cache does not keep that.
 
-    What fails before, such as an input generator of the user's, is raised; also where ranks
+    Graphs without registered ops have none, though they may be compiled while others' are
+    made. What fails before, such as an input generator of the user's, is raised; also where ranks
     have agreed on a choice, which one of them must not drop.
     """
 
@@ -60,7 +61,7 @@ def with_last_resort(compile_graph: Callable[..., Any]) -> Callable[..., Any]:
             except (ShortenTraceback, SkipFrame):
                 raise
             except Exception as e:
-                if agreed or not made or is_out_of_memory(e):
+                if agreed or not (tuned and made) or is_out_of_memory(e):
                     raise
                 log.warning(
                     "The code of what was chosen does not compile among its neighbours; the "

@@ -143,7 +143,9 @@ def _tune(
     undecided = tuning.first is None and tuning.winners is None
     if tuning.standing.traced and undecided and not recall(tuning):
         compiling.submit(tuning)
-    if lower_in_parts and _is_better_in_parts(tuning, wide):
+    # What is measured, here or by an earlier process, was so with these neighbours.
+    to_measure = not tuning.source.measured
+    if lower_in_parts and to_measure and _is_better_in_parts(tuning, wide):
         return None
     if tuning.source.standing.aside:
         compiling.submit_guarded(tuning.source)

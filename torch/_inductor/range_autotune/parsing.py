@@ -209,6 +209,7 @@ def parse_split(
             "dispatch_on must be a dict with 'tensor_name' and 'dim' keys, e.g., "
             f"{{'tensor_name': 'x', 'dim': 1}}. Got: {type(dispatch_on)}"
         )
+    dispatch_on = {key: as_int(value) for key, value in dispatch_on.items()}
     unbounded = _check_dispatch_on(dispatch_on)
     check_dispatch_tensor(op, dispatch_on["tensor_name"])
     dim = DispatchDim(dispatch_on["tensor_name"], dispatch_on["dim"])

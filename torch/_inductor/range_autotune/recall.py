@@ -44,6 +44,8 @@ def recall(tuning: Tuning) -> bool:
         if may_have_kernel_configs(tuning):
             _recall_kernel_configs(tuning)
     except _NotKnown:
+        standing.texts.update(tuning.standing.texts)
+        standing.doubted |= tuning.standing.doubted  # whom the user was warned of
         tuning.standing = standing
         tuning.measured = []
         return False
@@ -134,7 +136,8 @@ def remember(
     For later processes.
 
     Args:
-        failed: who was found out not to run here; who else is out in the range was not called.
+        failed: who was found out not to run here, or not to compile; who else is out in the
+            range was not called.
     """
     out = tuning.standing.out_of(competing)
     if not (entry.times or entry.not_measured or out):

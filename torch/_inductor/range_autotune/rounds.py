@@ -102,7 +102,7 @@ def measure_rounds(tuning: Tuning, beside: Iterable[Tuning] = ()) -> None:
 
 
 def _out_by_their_code(standing: Standing) -> dict[int, Failure]:
-    """Who is out before anything is called, and needs not be compiled to know it again."""
+    """Who does not compile, so that later processes need not try."""
     return {
         index: dataclasses.replace(failure, everywhere=True)
         for index, failure in standing.rejected.items()

@@ -106,15 +106,15 @@ class Standing:
         return self.registration.name
 
     def copied(self) -> Standing:
-        """The same as it is now, of which more can be found out by itself."""
+        """One for which nothing counts that is found out about this one from now on."""
         containers = {
             name: copy.copy(value)
             for name, value in vars(self).items()
             if isinstance(value, (dict, list, set))
         }
-        left_out = {sizes: {**out} for sizes, out in self.left_out.items()}
-        containers["left_out"] = collections.defaultdict(dict, left_out)
-        return dataclasses.replace(self, **containers)
+        left_out = self.left_out.copy()
+        left_out.update({sizes: {**out} for sizes, out in left_out.items()})
+        return dataclasses.replace(self, **{**containers, "left_out": left_out})
 
     def add_variant(self, index: int, traced: TracedCandidate, varied: int) -> None:
         """
@@ -202,7 +202,7 @@ class Standing:
         """
         Takes a candidate that does not run out of a range; of several it says the first.
 
-        Out of all if there is no other, or if it would cost the others as much again.
+        Out of all if there is no other, or, said again, if it would cost those as much.
         """
         if failure.everywhere:
             self.reject(index, failure)
