@@ -193,6 +193,13 @@ COUNTS = {
             return x + VALUE
         impl = lambda x: torch.ops.range_autotune_cache_key.inner(x)
         """,
+    "custom_op_by_kept_namespace": """
+        @torch.library.custom_op("range_autotune_cache_key::inner", mutates_args=())
+        def inner(x: torch.Tensor) -> torch.Tensor:
+            return x + VALUE
+        ours = torch.ops.range_autotune_cache_key
+        impl = lambda x: ours.inner(x)
+        """,
     "custom_op_as_overload": """
         @torch.library.custom_op("range_autotune_cache_key::inner", mutates_args=())
         def inner(x: torch.Tensor) -> torch.Tensor:

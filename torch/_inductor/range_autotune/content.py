@@ -469,6 +469,10 @@ def _read(value: Any, names: frozenset[str] | None, seen: _Seen) -> Any:
     """
     if names is None or not isinstance(value, types.ModuleType):
         return _content(value, seen)
+    if isinstance(value, torch._ops._OpNamespace):
+        ops = [OPDEFS.get(f"{value.name}::{name}") for name in sorted(names)]
+        called = [_content(_bodies_of_named(op), seen) for op in ops if op]
+        return ("ops", value.name, called)
     if is_library(value):
         return ("module", value.__name__)
     if (number := seen.number(value, names)) is not None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 def trace_candidates(tuning: Tuning) -> None:
     """Traces each candidate once, for all of its ranges where that is possible."""
     standing = tuning.standing
+    # Room for one in each range of each, whichever of these are traced: see below.
     standing.candidates += tuple(
         c for c in standing.candidates for _ in standing.rounds
     )
