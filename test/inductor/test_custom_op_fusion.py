@@ -12,6 +12,7 @@ from unittest import mock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from range_autotune_testing import one_config_each
+from test_custom_op_autotune import made_up_times
 from torch._dynamo.utils import counters
 from torch._inductor.lowering import user_lowerings
 from torch._inductor.test_case import run_tests, TestCase
@@ -549,10 +550,7 @@ class TestEmittedCode(FusionTestCase):
             opaque, configs=[CustomOpRangeConfig("x", 0, RANGES, [lambda x: 3 * x])]
         )
         op = tuned_op(impls=(lambda x: x + x,))
-        plain_wins = lambda runners, *_: {  # noqa: E731
-            i: Timing(1.0 if i == PLAIN_INDEX else 2.0) for i in runners
-        }
-        with mock.patch.object(rounds, "time_candidates", plain_wins):
+        with made_up_times(lambda _, index: 1.0 if index == PLAIN_INDEX else 2.0):
             compiled = torch.compile(lambda x: opaque(op(x)) + 1)
             x = rows(64)
             torch._dynamo.mark_dynamic(x, 0)

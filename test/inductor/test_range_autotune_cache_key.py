@@ -173,39 +173,25 @@ class TestFields(OpTestCase):
         )
 
 
+def with_inner_op(impl, result="x + VALUE", before=""):
+    """The source of a module whose ``impl`` calls a custom op."""
+    return f"""
+{before}
+@torch.library.custom_op("range_autotune_cache_key::inner", mutates_args=())
+def inner(x: torch.Tensor) -> torch.Tensor:
+    return {result}
+ours = torch.ops.range_autotune_cache_key
+impl = {impl}
+"""
+
+
+BY_NAMESPACE = "lambda x: torch.ops.range_autotune_cache_key.inner(x)"
 COUNTS = {
-    "custom_op": """
-        @torch.library.custom_op("range_autotune_cache_key::inner", mutates_args=())
-        def inner(x: torch.Tensor) -> torch.Tensor:
-            return x + VALUE
-        impl = lambda x: inner(x)
-        """,
-    "what_a_custom_op_reads": """
-        N = VALUE
-        @torch.library.custom_op("range_autotune_cache_key::inner", mutates_args=())
-        def inner(x: torch.Tensor) -> torch.Tensor:
-            return x + N
-        impl = lambda x: inner(x)
-        """,
-    "custom_op_by_namespace": """
-        @torch.library.custom_op("range_autotune_cache_key::inner", mutates_args=())
-        def inner(x: torch.Tensor) -> torch.Tensor:
-            return x + VALUE
-        impl = lambda x: torch.ops.range_autotune_cache_key.inner(x)
-        """,
-    "custom_op_by_kept_namespace": """
-        @torch.library.custom_op("range_autotune_cache_key::inner", mutates_args=())
-        def inner(x: torch.Tensor) -> torch.Tensor:
-            return x + VALUE
-        ours = torch.ops.range_autotune_cache_key
-        impl = lambda x: ours.inner(x)
-        """,
-    "custom_op_as_overload": """
-        @torch.library.custom_op("range_autotune_cache_key::inner", mutates_args=())
-        def inner(x: torch.Tensor) -> torch.Tensor:
-            return x + VALUE
-        impl = torch.ops.range_autotune_cache_key.inner.default
-        """,
+    "custom_op": with_inner_op("lambda x: inner(x)"),
+    "what_a_custom_op_reads": with_inner_op("lambda x: inner(x)", "x + N", "N = VALUE"),
+    "custom_op_by_namespace": with_inner_op(BY_NAMESPACE),
+    "custom_op_by_kept_namespace": with_inner_op("lambda x: ours.inner(x)"),
+    "custom_op_as_overload": with_inner_op("ours.inner.default"),
     "read_only_view": """
         import types
         N = types.MappingProxyType({"n": VALUE})
@@ -767,13 +753,9 @@ COUNTS = {
 }
 
 DOES_NOT_COUNT = {
-    "what_a_custom_op_remembers": """
-        calls = [0] * VALUE
-        @torch.library.custom_op("range_autotune_cache_key::inner", mutates_args=())
-        def inner(x: torch.Tensor) -> torch.Tensor:
-            return x * len(calls)
-        impl = lambda x: torch.ops.range_autotune_cache_key.inner(x)
-        """,
+    "what_a_custom_op_remembers": with_inner_op(
+        BY_NAMESPACE, "x * len(calls)", "calls = [0] * VALUE"
+    ),
     "comment": "def impl(x):\n    # VALUE\n    return x",
     "empty_lines": "N = VALUE; '''" + "\n" * 3 + "'''\ndef impl(x): return x",
     "unread_global": "N = VALUE\ndef impl(x): return x",

@@ -60,6 +60,17 @@ class TestLastResort(FusionTestCase):
             _, codes = run_and_get_code(compiled, *args)
         return compiled, codes[-1]
 
+    @contextlib.contextmanager
+    def raising_at_once(self, error=None, message="KeyError: 'buf0'"):
+        """In the block a scheduler fails, and there is no second try, nor a warning."""
+        with (
+            schedulers_that_fail(1, error=error) as failed,
+            self.assertNoLogs(LOGGER, "WARNING"),
+            self.assertRaisesRegex(InductorError, message),
+        ):
+            yield
+        self.assertEqual(len(failed), 1)
+
     def check_values(self, compiled, fn):
         for n in (2, 99, 100, 300):
             expected = fn(rows(n))
@@ -171,13 +182,8 @@ class TestLastResort(FusionTestCase):
         self.assertEqual(len(failed), 2)
 
     def test_not_for_models_without_registered_ops(self):
-        with (
-            schedulers_that_fail(1) as failed,
-            self.assertNoLogs(LOGGER, "WARNING"),
-            self.assertRaisesRegex(InductorError, "KeyError: 'buf0'"),
-        ):
+        with self.raising_at_once():
             torch.compile(lambda x: x.sin())(rows(4))
-        self.assertEqual(len(failed), 1)
 
     def test_not_where_nothing_was_chosen(self):
         op = tuned_op()
@@ -188,14 +194,8 @@ class TestLastResort(FusionTestCase):
             for sizes in ((0, 8), (8, 16))
         ]
         register_custom_op_autotuning(op, configs=configs, include_fallback=False)
-        with (
-            config.patch(deterministic=True),
-            schedulers_that_fail(1) as failed,
-            self.assertNoLogs(LOGGER, "WARNING"),
-            self.assertRaisesRegex(InductorError, "KeyError: 'buf0'"),
-        ):
+        with config.patch(deterministic=True), self.raising_at_once():
             self.compile(around(op), rows(4))
-        self.assertEqual(len(failed), 1)
 
     def test_not_for_what_the_user_has_to_mend_behind_another_compilation(self):
         """What is measured makes one, of a graph without registered ops."""
@@ -249,19 +249,14 @@ class TestLastResort(FusionTestCase):
                     torch.compile(fn)(rows(4))
 
     def test_not_where_memory_is_short(self):
-        with (
-            schedulers_that_fail(1, error=MemoryError("none left")),
-            self.assertNoLogs(LOGGER, "WARNING"),
-            self.assertRaisesRegex(InductorError, "none left"),
-        ):
+        with self.raising_at_once(MemoryError("none left"), "none left"):
             self.compile(around(tuned_op()), rows(4))
 
     def test_not_where_ranks_have_agreed(self):
         with (
             mock.patch.object(last_resort, "several_ranks", lambda: True),
             mock.patch.object(Registration, "mentions_collective", True),
-            schedulers_that_fail(1),
-            self.assertRaisesRegex(InductorError, "KeyError: 'buf0'"),
+            self.raising_at_once(),
         ):
             self.compile(around(tuned_op()), rows(4))
 

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 def trace_candidates(tuning: Tuning) -> None:
     """Traces each candidate once, for all of its ranges where that is possible."""
     standing = tuning.standing
-    # Room for one in each range of each, whichever of these are traced: see below.
+    registered, ranges = len(standing.candidates), len(standing.rounds)
+    # Whichever of these are traced: ranks know candidates by their indices.
     standing.candidates += tuple(
         c for c in standing.candidates for _ in standing.rounds
     )
@@ -42,16 +43,22 @@ def trace_candidates(tuning: Tuning) -> None:
         result = trace_candidate(candidate, tuning.site, tuning.outputs, known)
         if isinstance(result, TracedCandidate):
             standing.traced[index] = result
-        elif not (result.guards and _trace_in_each_range(tuning, index, entered)):
+            continue
+        first = registered + index * ranges
+        if not (result.guards and _trace_in_each_range(tuning, index, entered, first)):
             standing.warn(result)
 
 
-def _trace_in_each_range(tuning: Tuning, index: int, entered: Sequence[Round]) -> bool:
+def _trace_in_each_range(
+    tuning: Tuning, index: int, entered: Sequence[Round], first: int
+) -> bool:
     """
     Replaces a candidate that asks in which of its ranges a size is by one trace for each.
 
-    Their indices do not depend on which traces succeed: ranks know candidates by these. Not
-    done for ops in a row, whose combinations are many as it is.
+    Not done for ops in a row, whose combinations are many as it is.
+
+    Args:
+        first: the index of the one in the first range that can occur.
 
     Returns:
         Whether there is any.
@@ -60,8 +67,6 @@ def _trace_in_each_range(tuning: Tuning, index: int, entered: Sequence[Round]) -
         return False
     standing = tuning.standing
     candidate, rounds = standing.candidates[index], standing.rounds
-    registered = len(standing.candidates) // (1 + len(rounds))
-    first = registered + index * len(rounds)
     numbers = {r: first + i for i, r in enumerate(rounds) if r in entered}
     traced: dict[int, TracedCandidate] = {}
     refused: list[tuple[Rejection, DimRange]] = []
