@@ -565,6 +565,63 @@ class TestImplementations(UsesTestCase):
         with no_recompile:
             self.assertEqual(compiled(-ramp(600, 4)), -ramp(600, 4) - 2)
 
+    @torch._dynamo.config.patch(capture_scalar_outputs=True)
+    def test_asserts_of_its_own_data(self):
+        """
+        What implementations assert of numbers that they read is no guard; it is checked
+        where they run, also behind a trace that makes writes to their own tensors values.
+        """
+
+        def first_rows(x: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
+            return x + (torch.arange(x.shape[0]) < number)[:, None]
+
+        def rows_of(x, number):
+            n = number.item()
+            torch._check(n >= 0)
+            torch._check(n <= x.shape[0])
+            return n
+
+        def in_parts(x, number):
+            n = rows_of(x, number)
+            return torch.cat([x[:n] + 1, x[n:]])
+
+        def in_place(x, number):
+            result, n = x.clone(), rows_of(x, number)
+            result[:n] += 1
+            return result
+
+        op = define_op(first_rows, lambda x, number: torch.empty_like(x))
+        register(op, in_parts, in_place)
+
+        def make(size):
+            return ramp(size, 4), torch.tensor(size // 2)
+
+        counters.clear()
+        with branch_for_each_range, made_up_times(best_by_range):
+            compiled = compile_at(op, *make(128))
+        self.assertEqual(counters["inductor"]["custom_op_candidates_left_out"], 0)
+        self.assert_like_eager(op, compiled, make)
+        for size in (128, 600):
+            for wrong, expected in ((-1, ">= 0"), (size + 1, "<= s")):
+                with self.assertRaisesRegex(RuntimeError, expected):
+                    compiled(ramp(size, 4), torch.tensor(wrong))
+
+    @torch._dynamo.config.patch(capture_scalar_outputs=True)
+    def test_scan_over_the_dispatch_size(self):
+        from torch._higher_order_ops.scan import scan
+
+        def total(x: torch.Tensor) -> torch.Tensor:
+            return x.cumsum(0)
+
+        def step(carry, row):
+            result = carry + row
+            return result, result.clone()
+
+        op = define_op(total, torch.empty_like)
+        register(op, lambda x: scan(step, x.new_zeros(x.shape[1]), x)[1])
+        with made_up_times(best_by_range):
+            self.check(op, lambda size: (ramp(size, 2),))
+
     def test_sum_over_the_dispatch_size(self):
         """Where C++ for more than 4096 elements is other code, no size is guarded on."""
 

@@ -254,6 +254,27 @@ class TestPoint(SiteTestCase):
             self.shape_env.guard_or_defer_runtime_assert(condition(size.expr), "")
         return size.expr
 
+    def test_others_that_seem_to_be_the_same_size(self):
+        """Of another input, with the same hint: as many places as rows. Within its bounds."""
+        rows, columns, other = (self.symbol(name, 64) for name in ("r", "c", "o"))
+        places, few = self.symbol("p", 64), self.symbol("f", 64, (2, 100))
+        third = self.symbol("t", 65)
+        x = self.tensor([rows, columns])
+        site = self.site(x=x, y=self.tensor([columns, 3]), p=self.tensor([places]))
+        point = point_for_size(site, rows, 1000, DimRange(512, math.inf))
+        self.assertEqual(point.values, {rows: 1000, columns: 64, places: 1000})
+        site = self.site(x=x, f=self.tensor([few]), o=self.tensor([third, other]))
+        point = point_for_size(site, rows, 1000, DimRange(512, math.inf))
+        expected = {rows: 1000, columns: 64, few: 64, third: 65, other: 1000}
+        self.assertEqual(point.values, expected)
+
+    def test_others_that_only_seem_to_be_the_same_size(self):
+        rows, other = self.symbol("r", 64), self.symbol("o", 64)
+        self.guard(sympy.Le(8 * other, 4096))
+        site = self.site(x=self.tensor([rows]), o=self.tensor([other]))
+        point = point_for_size(site, rows, 1000, DimRange(512, math.inf))
+        self.assertEqual(point.values, {rows: 1000, other: 64})
+
     def test_sizes_that_are_data_are_what_is_asserted_of_them(self):
         """Rows that are prefilled, and the others of a batch."""
         head = self.data(lambda u: sympy.Le(u, self.s0))

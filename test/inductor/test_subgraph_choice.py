@@ -459,6 +459,31 @@ class TestTrace(ChoiceTestCase):
         self.guard(self.s0 > 50)
         self.assertEqual(len(self.shape_env.guards), 1)
 
+    def test_asserts_of_data_that_come_up_inside(self):
+        """They teach nothing of sizes outside, nor replace one."""
+        outside = self.shape_env.create_unbacked_symint().node.expr
+        ranges = [self.shape_env.var_to_range[s] for s in (self.s0, outside)]
+        with frozen_shapes():
+            inside = self.shape_env.create_unbacked_symint().node.expr
+
+            def check(condition):
+                self.shape_env.guard_or_defer_runtime_assert(condition, "")
+                self.assertTrue(self.shape_env.evaluate_expr(condition))
+
+            check(inside <= self.s0)
+            check(inside <= outside)
+            with self.assertRaises(_ShapeEnvGuardError):
+                self.shape_env.guard_or_defer_runtime_assert(outside <= self.s0, "")
+            check(sympy.Eq(inside + 1, outside))
+            other = self.shape_env.create_unbacked_symint().node.expr
+            check(other >= 7)
+            with self.assertRaises(_ShapeEnvGuardError):
+                check(sympy.Eq(other, self.s0))
+        now = [self.shape_env.var_to_range[s] for s in (self.s0, outside)]
+        self.assertEqual(now, ranges)
+        self.assertNotIn(outside, self.shape_env.replacements)
+        self.assertEqual(self.shape_env.guards, [])
+
     def test_symbols_of_a_trace_that_fails_are_not_pending(self):
         pending = self.shape_env.create_unbacked_symint().node.expr
         with self.assertRaises(_ShapeEnvGuardError), frozen_shapes():

@@ -23,7 +23,10 @@ from torch._inductor.codegen.common import KernelTemplate
 from torch._inductor.runtime.benchmarking import benchmarker
 from torch._inductor.utils import convert_shape_to_inductor, do_bench_using_profiling
 from torch._inductor.virtualized import V
-from torch.fx.experimental.symbolic_shapes import _ShapeEnvGuardError
+from torch.fx.experimental.symbolic_shapes import (
+    _ShapeEnvGuardError,
+    resolve_unbacked_bindings,
+)
 from torch.fx.traceback import preserve_node_meta
 
 import torch
@@ -132,11 +135,25 @@ def inline_subgraph_to_ir_nodes(
     log.debug("Inlining %s: %d nodes", name, len(gm.graph.nodes))
     outer = V.graph.module
     V.graph.module = inlined = copied(gm)
+    _expect_asserts_on_data(inlined)
     try:
         with constants_may_be_real():
             return process_subgraph_nodes(inlined, inputs)
     finally:
         V.graph.module = outer
+
+
+def _expect_asserts_on_data(gm: torch.fx.GraphModule) -> None:
+    """
+    Lets the lowering make what is asserted of data of a graph, which was traced after the
+    lowering had taken note of all assertions.
+    """
+    shape_env = V.graph.sizevars.shape_env
+    asserted = shape_env.deferred_runtime_asserts
+    for node in gm.graph.nodes:
+        bound = resolve_unbacked_bindings(shape_env, node.meta.get("unbacked_bindings"))
+        for symbol in bound or ():
+            V.graph.ras_by_symbol.setdefault(symbol, [*asserted.get(symbol, ())])
 
 
 def copied(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:

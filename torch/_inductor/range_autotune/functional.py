@@ -13,6 +13,7 @@ from torch._subclasses.functional_tensor import (
     dispatch_functionalize,
     FunctionalTensorMode,
 )
+from torch.fx.experimental.symbolic_shapes import PropagateUnbackedSymInts
 from torch.utils import _pytree as pytree
 
 import torch
@@ -96,19 +97,21 @@ def functionalized(
         return gm
     captured = captures_to_inputs(gm)
     inputs = [*fake_inputs, *(fake_constant(V.fake_mode, t) for t in captured)]
+    # What was asserted of symbols that are data holds for those that take their places.
+    run = PropagateUnbackedSymInts(gm).run
     if namespaces.issubset(_NAMESPACES_OF_FUNCTIONALIZE):
-        result = trace(torch.func.functionalize(gm, remove="mutations"), inputs)
+        result = trace(torch.func.functionalize(run, remove="mutations"), inputs)
     else:
-        result = _with_custom_ops(trace(_functionalized_in_python(gm), inputs))
+        result = _with_custom_ops(trace(_functionalized_in_python(run), inputs))
     inputs_to_captures(result, captured)
     return result
 
 
-def _functionalized_in_python(gm: GraphModule) -> Callable[..., Any]:
+def _functionalized_in_python(run: Callable[..., Any]) -> Callable[..., Any]:
     """Custom ops that write become calls of ``auto_functionalized``, which do not."""
 
     def results_and_changes(*wrapped: Any) -> Any:
-        results = gm(*wrapped)
+        results = run(*wrapped)
         return results, {i: w for i, w in enumerate(wrapped) if has_data_mutation(w)}
 
     functional = dispatch_functionalize(results_and_changes, FunctionalTensorMode())

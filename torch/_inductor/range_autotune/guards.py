@@ -8,6 +8,7 @@ import threading
 from typing import Any, TYPE_CHECKING
 
 import sympy
+from torch.fx.experimental.symbolic_shapes import _ShapeEnvGuardError
 
 import torch
 
@@ -16,7 +17,7 @@ from .rounded_sizes import holds
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
@@ -44,6 +45,8 @@ def frozen_shapes() -> Iterator[None]:
     """
     Fake mode of the graph being compiled, in which a new guard is an error.
 
+    What is asserted of sizes that come up in the block, which depend on data, is no guard.
+
     Raises:
         _ShapeEnvGuardError: from inside the block, where something guards on a size.
     """
@@ -53,6 +56,7 @@ def frozen_shapes() -> Iterator[None]:
         if shape_env:
             stack.enter_context(shape_env.error_on_new_guards())
             stack.enter_context(_answering(shape_env))
+            stack.enter_context(_accepting_asserts_of_own_data(shape_env))
             stack.enter_context(_without_symbols_of_failures(shape_env))
         stack.enter_context(torch.no_grad())
         stack.enter_context(_guard_errors_not_logged())
@@ -97,6 +101,59 @@ def _answering(shape_env: ShapeEnv) -> Iterator[None]:
 
     with _with_method(shape_env, "evaluate_expr", answer):
         yield
+
+
+@contextlib.contextmanager
+def _accepting_asserts_of_own_data(shape_env: ShapeEnv) -> Iterator[None]:
+    """
+    Takes what is asserted of symbols that come up in the block, which are data of what is
+    traced there: they are checked when its code runs.
+    """
+    outside = {*shape_env.var_to_range}
+
+    def expect(expr: sympy.Basic, *args: Any, **kwargs: Any) -> bool:
+        real = type(shape_env).guard_or_defer_runtime_assert
+        own = expr.free_symbols - outside
+        with _learning_only_of(own, shape_env) if own else contextlib.nullcontext():
+            return real(shape_env, expr, *args, **kwargs)
+
+    with _with_method(shape_env, "guard_or_defer_runtime_assert", expect):
+        yield
+
+
+@contextlib.contextmanager
+def _learning_only_of(
+    own: Collection[sympy.Basic], shape_env: ShapeEnv
+) -> Iterator[None]:
+    """
+    Takes what is asserted of some symbols, and draws no conclusions on others, which other
+    code uses, too.
+
+    Raises:
+        _ShapeEnvGuardError: from inside the block, where it would replace another one, or
+            be known only if that one had fewer values.
+    """
+
+    def narrow(symbol: sympy.Symbol, *args: Any, **kwargs: Any) -> None:
+        if symbol in own:
+            type(shape_env)._update_var_to_range(shape_env, symbol, *args, **kwargs)
+
+    def replace(symbol: sympy.Symbol, by: sympy.Expr, *args: Any) -> None:
+        bounds = shape_env.bound_sympy(by)
+        if symbol not in own or not bounds.issubset(shape_env.var_to_range[symbol]):
+            raise _ShapeEnvGuardError(f"Assertion outside: Eq({symbol}, {by}) == True")
+        type(shape_env)._set_replacement(shape_env, symbol, by, *args)
+
+    state = shape_env.frozen, shape_env._error_on_new_guards
+    shape_env.frozen = shape_env._error_on_new_guards = False
+    try:
+        with (
+            _with_method(shape_env, "_update_var_to_range", narrow),
+            _with_method(shape_env, "_set_replacement", replace),
+        ):
+            yield
+    finally:
+        shape_env.frozen, shape_env._error_on_new_guards = state
 
 
 @contextlib.contextmanager

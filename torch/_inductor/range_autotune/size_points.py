@@ -16,6 +16,7 @@ from typing import Any, TYPE_CHECKING, TypeVar
 import sympy
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
+from ..codegen.subgraph import free_symbols
 from ..virtualized import V
 from .guards import is_about_index_width, replaced
 from .ranges import DimRange
@@ -211,7 +212,7 @@ def point_for_size(
     points = [
         point
         for symbol in symbols
-        if (point := _point_by_symbol(symbol, size, wanted, within, hints))
+        if (point := _point_by_symbol(site, symbol, size, wanted, within, hints))
     ]
     return min(points, key=lambda p: abs((p.size or 0) - wanted), default=None)
 
@@ -243,6 +244,7 @@ def measure_within(
 
 
 def _point_by_symbol(
+    site: CallSite,
     symbol: sympy.Symbol,
     size: sympy.Expr,
     wanted: int,
@@ -251,29 +253,69 @@ def _point_by_symbol(
 ) -> SizePoint | None:
     """
     The nearest size that changing one symbol can give. The others are at their hints, but
-    where a condition couples them: a cache is no smaller than what is written to it.
+    where a condition couples them: a cache is no smaller than what is written to it; and
+    where others seem to be the same size.
     """
-    conditions = _conditions()
+    conditions, same = _conditions(), _symbols_alike(site, symbol, hints)
     refused: list[Values] = []
     for value in _values_near(symbol, size, wanted, hints):
-        values = {**hints, symbol: value}
-        if (got := _value_within(within, size, values)) is None:
-            continue
-        if _all_hold(conditions, values):
-            return SizePoint(got, values)
-        if len(refused) < _NEIGHBOURS_CHANGED:
-            refused.append(values)
-            values = _solved(conditions, values, symbol)
-            got = _value_within(within, size, values)
-            if got is not None and _all_hold(conditions, values):
-                return SizePoint(got, values)
+        alone = {**hints, symbol: value}
+        together = {other: value for other in same if value in size_bounds(other)}
+        point = _point_with({**alone, **together}, size, within, conditions)
+        point = point or _point_with(alone, size, within, conditions)
+        if point is not None:
+            return point
+        if (
+            len(refused) < _NEIGHBOURS_CHANGED
+            and _value_within(within, size, alone) is not None
+        ):
+            refused.append(alone)
+            solved = _solved(conditions, alone, symbol)
+            if point := _point_with(solved, size, within, conditions):
+                return point
     for factor in _FACTORS_RAISED:
         for values in refused:
             raised = _raised(conditions, values, symbol, factor)
-            got = _value_within(within, size, raised)
-            if got is not None and _all_hold(conditions, raised):
-                return SizePoint(got, raised)
+            if point := _point_with(raised, size, within, conditions):
+                return point
     return None
+
+
+def _point_with(
+    values: Values,
+    size: sympy.Expr,
+    within: DimRange,
+    conditions: Sequence[sympy.Basic],
+) -> SizePoint | None:
+    """None if values do not meet the conditions, or give no size in a range."""
+    got = _value_within(within, size, values)
+    if got is None or not _all_hold(conditions, values):
+        return None
+    return SizePoint(got, values)
+
+
+def _symbols_alike(
+    site: CallSite, symbol: sympy.Symbol, hints: Values
+) -> set[sympy.Symbol]:
+    """
+    Those of other inputs that the model is compiled with the same value for.
+
+    Where nothing says that sizes are equal, as of tokens and the places that they go to, an
+    implementation may rely on it all the same: nobody calls it with others. Two sizes of
+    one input that are equal by chance are two sizes.
+    """
+    beside: set[sympy.Symbol] = set()
+    for node in site.inputs:
+        symbols = {*free_symbols([node])}
+        if symbol in symbols:
+            beside |= symbols
+    return {
+        other
+        for other in site.symbols()
+        if other not in beside
+        and hints[other] == hints[symbol]
+        and not free_unbacked_symbols(other)
+    }
 
 
 def _value_within(within: DimRange, size: sympy.Expr, values: Values) -> int | None:
