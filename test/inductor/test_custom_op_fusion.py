@@ -64,11 +64,12 @@ def tuned_op(fn=None, impls=(lambda x: x + x, lambda x: 2 * x), ranges=RANGES):
 
 
 def first_then_second(runners, *_):
-    """Made-up times: candidate 0 wins in the first range, candidate 1 in the second."""
+    """Made-up times: the first candidate there is wins in the first range, and so on."""
     times = {}
+    first, second, *_ = sorted(runners, key=lambda index: (index < 0, index))
     for index, run in runners.items():
         try:
-            best = int(max(run()[0].shape) >= 100)
+            best = second if max(run()[0].shape) >= 100 else first
         except RuntimeError as e:
             times[index] = failure_of(e)
             continue
@@ -78,7 +79,7 @@ def first_then_second(runners, *_):
 
 @contextlib.contextmanager
 def two_winners():
-    """Candidate 0 below 100 rows, candidate 1 from there, kernels with one config each."""
+    """The first below 100 rows, the second from there, kernels with one config each."""
     with (
         mock.patch.object(rounds, "time_candidates", first_then_second),
         mock.patch.object(config_ranges, "configs_by_range", one_config_each),
@@ -509,7 +510,10 @@ class TestEmittedCode(FusionTestCase):
 
     @parametrize("deferred", (True, False))
     def test_op_in_a_row_with_one_that_cannot_be_tuned(self, deferred):
-        """Which has no common size: nobody says that its arguments' are the same."""
+        """
+        Its arguments' sizes are the same, but nobody says so: it is called as it is, and
+        the other one is tuned around it.
+        """
 
         def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
             return x * y
@@ -535,6 +539,7 @@ class TestEmittedCode(FusionTestCase):
             args = rows(n), rows(n).cos()
             self.assertEqual(compiled(*args), fn(*args) * 2 + 1, msg=f"at size {n}")
         self.assertEqual(code.count("def size_branch"), 2, msg=code)
+        self.assertEqual(code.count(f"torch.ops.{name.replace('::', '.')}.default("), 2)
 
     def test_plain_lowering_in_a_row_with_an_op_that_has_none(self):
         calls = []
