@@ -129,10 +129,10 @@ class FusionTestCase(TestCase):
             self.assertEqual(result, fn(*given), msg=f"at size {size}")
             self.assertEqual(args, given, msg=f"written at size {size}")
 
-    def joined(self, fn, *args):
-        """The names of the nodes that join the first call of a registered op."""
-        gm = traced(fn, *args)
-        call = next(n for n in gm.graph.nodes if n.target in user_lowerings)
+    def joined(self, fn, *args, op=None):
+        """The names of the nodes that join the first call of a registered op, or of one."""
+        gm, ops = traced(fn, *args), [op._opoverload] if op else user_lowerings
+        call = next(n for n in gm.graph.nodes if n.target in ops)
         with V.set_fake_mode(call.meta["val"].fake_mode):
             found = region_search.find_region(call, set())
         names = [n.target.__name__.partition(".")[0] for n in found.nodes]
@@ -1063,6 +1063,27 @@ class TestLegality(FusionTestCase):
         with config.patch(custom_op_fusion_types=types):
             found = self.joined(lambda x: op(op(-x).sin()).cos(), rows(4))
         self.assertEqual(found, expected)
+
+    @parametrize(
+        "other,fn",
+        (
+            (
+                "embedding",
+                lambda op, x: op(torch.ops.aten.embedding(x, x.long()[:, 0])),
+            ),
+            ("cat", lambda op, x: op(torch.cat([x, x], 1))),
+        ),
+    )
+    def test_registered_ops_that_move_elements(self, other, fn):
+        """They are no neighbours, but to be tuned by themselves."""
+        op = tuned_op()
+        self.assertIn(other, self.joined(lambda x: fn(op, x), rows(4)))
+        target = getattr(torch.ops.aten, other).default
+        register_custom_op_autotuning(
+            target, configs=[CustomOpConfig(lambda *args, **kwargs: target(*args))]
+        )
+        with config.patch(custom_op_fusion_types=("prologue", "epilogue")):
+            self.assertEqual(self.joined(lambda x: fn(op, x), rows(4), op=op), ["op"])
 
     @config.patch(custom_op_fusion_types=("epilog",))
     def test_unknown_type(self):

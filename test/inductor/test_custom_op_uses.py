@@ -622,6 +622,21 @@ class TestImplementations(UsesTestCase):
         with made_up_times(best_by_range):
             self.check(op, lambda size: (ramp(size, 2),))
 
+    def test_op_that_changes_the_number_of_threads(self):
+        """Dynamo would take that for an error, if measuring it did."""
+
+        def in_one_thread(x: torch.Tensor) -> torch.Tensor:
+            torch.set_num_threads(1)
+            return x + 1
+
+        self.addCleanup(torch.set_num_threads, torch.get_num_threads())
+        torch.set_num_threads(2)
+        op = define_op(in_one_thread, torch.empty_like)
+        register(op, lambda x: 1 + x)
+        compiled = compile_at(op, ramp(128))
+        with no_recompile:
+            self.assertEqual(compiled(ramp(600)), ramp(600) + 1)
+
     def test_sum_over_the_dispatch_size(self):
         """Where C++ for more than 4096 elements is other code, no size is guarded on."""
 

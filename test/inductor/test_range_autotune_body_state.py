@@ -118,6 +118,27 @@ def that_asks_for_a_type(x: torch.Tensor) -> torch.Tensor:
     return x * 2 if type(x) is torch.Tensor else x
 
 
+def of_a_switch(x: torch.Tensor) -> torch.Tensor:
+    return x * (2 if torch.backends.cudnn.enabled else 3)
+
+
+def of_inductor_s_config(x: torch.Tensor) -> torch.Tensor:
+    return x * (2 if torch._inductor.config.max_autotune else 3)
+
+
+def of_the_rank(x: torch.Tensor) -> torch.Tensor:
+    return x * torch.distributed.get_rank()
+
+
+def that_asks_for_an_attribute(x: torch.Tensor) -> torch.Tensor:
+    return x * 2 if hasattr(x, "scale") else x
+
+
+def that_changes_the_number_of_threads(x: torch.Tensor) -> torch.Tensor:
+    torch.set_num_threads(torch.get_num_threads() + 1)
+    return x + 1
+
+
 def of_the_seed(x: torch.Tensor) -> torch.Tensor:
     return x * torch.initial_seed()
 
@@ -183,6 +204,11 @@ class TestBodies(TestCase):
             that_looks_names_up,
             that_asks_if_it_is_compiled,
             that_asks_for_a_type,
+            of_a_switch,
+            of_inductor_s_config,
+            of_the_rank,
+            that_asks_for_an_attribute,
+            that_changes_the_number_of_threads,
             of_the_seed,
             of_its_op_s_attribute,
             that_counts_calls,

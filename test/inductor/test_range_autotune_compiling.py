@@ -1,6 +1,8 @@
 # Owner(s): ["module: inductor"]
 """Tests of ``torch._inductor.range_autotune.compiling``."""
 
+import subprocess
+import sys
 import threading
 import types
 from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
@@ -37,6 +39,15 @@ def done(result=None, error=None):
     else:
         future.set_exception(error)
     return future
+
+
+class TestImport(TestCase):
+    def test_without_fork(self):
+        """As on Windows."""
+        script = (
+            f"import os, torch; del os.register_at_fork; import {compiling.__name__}"
+        )
+        subprocess.run([sys.executable, "-c", script], check=True)
 
 
 class TestWait(TestCase):

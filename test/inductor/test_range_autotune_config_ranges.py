@@ -24,7 +24,9 @@ from torch._inductor.range_autotune import (
 )
 from torch._inductor.range_autotune.candidate_indices import FALLBACK_INDEX
 from torch._inductor.range_autotune.config_ranges import (
+    ConfigRecord,
     configs_by_range,
+    configs_of_winners,
     excesses,
     Winner,
     with_configs,
@@ -33,7 +35,7 @@ from torch._inductor.range_autotune.cuts import _NEAR
 from torch._inductor.range_autotune.kernel_configs import ConfigSearch
 from torch._inductor.range_autotune.named_configs import PATCH
 from torch._inductor.range_autotune.ranges import ANY_SIZE, DimRange, Segment
-from torch._inductor.range_autotune.times import Failure, Timing
+from torch._inductor.range_autotune.times import Failure, RangeTimes, Timing
 
 
 class Kernels:
@@ -237,6 +239,33 @@ class TestExcesses(TestCase):
         self.assertEqual(excesses({"a": Failure("no")}), {})
         found = excesses({"a": Timing(0.0), "b": Timing(0.0), "c": Failure("no")})
         self.assertEqual(found, {"a": 0.0, "b": 0.0, "c": math.inf})
+
+
+class TestConfigsOfWinners(TestCase):
+    def chosen(self, won, *measured):
+        """Of a kernel whose other config is better at sizes of at most 100."""
+        kernels = Kernels(norm=large_from(100, -0.5))
+        return configs_of_winners(
+            [Segment(won, 0)],
+            measured,
+            lambda index: ConfigRecord({"norm": "usual"}, ["norm"]),
+            lambda index: kernels.within,
+        )
+
+    def test_times_of_a_lender(self):
+        """They are of sizes in another range."""
+        won, lender = DimRange(4096, math.inf), DimRange(1, 4096)
+        at = {1: {0: Timing(1.0)}, 4095: {0: Timing(2.0)}}
+        found = self.chosen(won, RangeTimes(won, at, lender))
+        self.assertEqual(found, (Segment(won, (("norm", "usual"),)),))
+
+    def test_times_at_the_model_s_size(self):
+        """It is outside of a range in which nothing can be measured."""
+        won = DimRange(100, 400)
+        outside = RangeTimes(DimRange(100, 200), {30: {0: Timing(1.0)}})
+        inside = RangeTimes(DimRange(200, 400), {200: {0: Timing(1.0)}})
+        found = self.chosen(won, outside, inside)
+        self.assertEqual(found, (Segment(won, (("norm", "usual"),)),))
 
 
 class TestWithConfigs(TestCase):

@@ -292,6 +292,15 @@ class TestKey(TestCase):
         self.assertEqual(Environment.current(), Environment.current())
         self.assertEqual(cache_key("here", ENVIRONMENT), cache_key("here", ENVIRONMENT))
 
+    def test_accelerators_without_names(self):
+        with (
+            mock.patch.object(torch.accelerator, "is_available", return_value=True),
+            mock.patch.object(torch.accelerator, "device_count", return_value=2),
+            mock.patch.object(torch, "get_device_module", return_value=torch.mps),
+        ):
+            accelerators = Environment.current().accelerators
+        self.assertEqual(accelerators, ("torch.mps", "torch.mps"))
+
     def test_config_that_changes_code(self):
         before = Environment.current()
         with config.patch(realize_reads_threshold=7):

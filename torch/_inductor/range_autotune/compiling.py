@@ -252,8 +252,9 @@ def _executor(threads: int, limit_s: float | None) -> LimitedExecutor:
     return LimitedExecutor(threads, _LOADING, limit_s)
 
 
-# A forked process has none of its threads.
-os.register_at_fork(after_in_child=_executor.cache_clear)
+if hasattr(os, "register_at_fork"):  # not on Windows
+    # A forked process has none of its threads.
+    os.register_at_fork(after_in_child=_executor.cache_clear)
 
 
 def _generate(

@@ -140,8 +140,9 @@ def configs_of_winners(
         record = record_of(won.winner)
         parts = [Segment(won.sizes, KernelConfigs())]
         if record.in_doubt:
-            rows = [row.at for row in measured if row.sizes.overlaps(won.sizes)]
-            sizes = sorted({size for at in rows for size in at if size is not None})
+            # Some are outside: a lender's, or the model's where its range has none.
+            timed = {size for row in measured for size in row.at if size is not None}
+            sizes = sorted(size for size in timed if size in won.sizes)
             measure = measure_within(won.winner)
             found = [measure(DimRange(size, size + 1), size) for size in sizes]
             if at := dict(times for times in found if times and times[1]):

@@ -262,15 +262,21 @@ def _as_compiled_code() -> Iterator[None]:
     The compiler has the Python dispatcher on, which costs time in each call and holds the
     interpreter's lock through it: a wait for a collective then blocks gloo's threads,
     which need the lock to free tensors. Compiled code is run below autograd, whose Python
-    kernels for custom ops and collectives cost time too.
+    kernels for custom ops and collectives cost time too. Dynamo, which is at work around
+    the compiler, takes it for an error of its own if the number of threads changes.
     """
-    with (
-        torch.no_grad(),
-        _AutoDispatchBelowAutograd(),
-        _DisablePythonDispatcher(),
-        outside_of_compilation(),
-    ):
-        yield
+    threads = torch.get_num_threads()
+    try:
+        with (
+            torch.no_grad(),
+            _AutoDispatchBelowAutograd(),
+            _DisablePythonDispatcher(),
+            outside_of_compilation(),
+        ):
+            yield
+    finally:
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
 
 
 def _over_possible_sizes(

@@ -67,7 +67,7 @@ def is_index(value: torch.Tensor) -> bool:
 def is_pointwise(node: torch.fx.Node) -> bool:
     """Whether each element of the one result depends on one of each operand only."""
     target = node.target
-    if not isinstance(target, torch._ops.OpOverload) or _is_registered(target):
+    if not isinstance(target, torch._ops.OpOverload) or _is_registered(node):
         return False
     return (
         torch.Tag.pointwise in target.tags
@@ -77,15 +77,17 @@ def is_pointwise(node: torch.fx.Node) -> bool:
     )
 
 
-def _is_registered(target: torch._ops.OpOverload) -> bool:
+def _is_registered(node: torch.fx.Node) -> bool:
+    """Whether a node calls an op that is tuned by itself, if at all."""
     from ..lowering import user_lowerings
 
-    return target in user_lowerings
+    return node.target in user_lowerings
 
 
 def moves_elements(node: torch.fx.Node) -> bool:
     """Whether each element of the one result is one of an operand, at another place."""
-    return _packet(node) in _MOVES and has_generated_code(node)
+    moves = _packet(node) in _MOVES and not _is_registered(node)
+    return moves and has_generated_code(node)
 
 
 def is_gather(node: torch.fx.Node) -> bool:
@@ -93,7 +95,7 @@ def is_gather(node: torch.fx.Node) -> bool:
     Whether each element of the one result is one of a table, at a place that integers tell,
     and generated code reads it there.
     """
-    places = [] if stands_for_write(node) else indexed(node)
+    places = [] if stands_for_write(node) or _is_registered(node) else indexed(node)
     if not places or arguments_of(node).get("sparse") or not has_generated_code(node):
         return False
     device = node.meta["val"].device
@@ -142,7 +144,7 @@ def is_seed(node: torch.fx.Node) -> bool:
 def is_row_reduction(node: torch.fx.Node) -> bool:
     """Whether a node reduces dimensions that have one size always, by generated code."""
     target = node.target
-    if not isinstance(target, torch._ops.OpOverload) or _is_registered(target):
+    if not isinstance(target, torch._ops.OpOverload) or _is_registered(node):
         return False
     is_reduction = (
         torch.Tag.reduction in target.tags or target is prepare_softmax_online

@@ -138,7 +138,9 @@ def _accelerators() -> tuple[str, ...]:
         return ()
     module = torch.get_device_module()
     count = torch.accelerator.device_count()
-    return tuple(module.get_device_name(index) for index in range(count))
+    # Those of an accelerator that tells no names, as MPS, are all of one kind.
+    name_of = getattr(module, "get_device_name", lambda index: module.__name__)
+    return tuple(map(name_of, range(count)))
 
 
 @functools.cache
