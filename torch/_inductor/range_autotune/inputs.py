@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import pathlib
 from typing import Any, TYPE_CHECKING
 
 import sympy
@@ -19,6 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 import torch
 
 from ..utils import convert_shape_to_inductor
+from .free_memory import free_bytes
 from .limits import is_out_of_memory
 from .size_points import concrete
 
@@ -34,7 +34,6 @@ log = logging.getLogger("torch._inductor.kernel.custom_op")
 
 # Benchmark tensors may take this part of what is free; temporaries need some.
 _USABLE_MEMORY = 0.7
-_MEMORY_INFO = pathlib.Path("/proc/meminfo")  # Linux has it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -240,11 +239,11 @@ def check_memory(
         tensor_bytes = spec.storage_length * spec.dtype.itemsize
         needed[spec.device] = needed.get(spec.device, 0) + tensor_bytes
     for device, needed_bytes in needed.items():
-        free_bytes = _free_bytes(device)
-        if free_bytes is not None and needed_bytes > _USABLE_MEMORY * free_bytes:
+        left_bytes = free_bytes(device)
+        if left_bytes is not None and needed_bytes > _USABLE_MEMORY * left_bytes:
             raise MemoryError(
                 f"inputs and outputs take {needed_bytes} bytes on {device}, where "
-                f"{free_bytes} are free"
+                f"{left_bytes} are free"
             )
 
 
@@ -263,15 +262,3 @@ def has_long_tensor(
     """Whether 32 bits are too few to index a tensor that a call has or returns."""
     specs = _specs_of_call(site, values, outputs)
     return any(spec.storage_length > torch.iinfo(torch.int32).max for spec in specs)
-
-
-def _free_bytes(device: torch.device) -> int | None:
-    """None where it cannot be known."""
-    if device.type == "cuda":
-        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return torch.cuda.mem_get_info(device)[0] + kept  # for tensors like these
-    if device.type == "cpu" and _MEMORY_INFO.exists():
-        lines = _MEMORY_INFO.read_text().splitlines()
-        fields = dict(line.split(":") for line in lines)
-        return int(fields["MemAvailable"].split()[0]) * 1024
-    return None
