@@ -35,10 +35,11 @@ from torch._inductor.range_autotune.captures import (
     CapturesAsConstants,
     constants_may_be_real,
 )
-from torch._inductor.range_autotune.control_flow import with_tuples
+from torch._inductor.range_autotune.cond_branches import with_tuples
 from torch._inductor.range_autotune.errors import one_line
 from torch._inductor.range_autotune.functional import functionalized, has_effects
 from torch._inductor.range_autotune.guards import frozen_shapes, replaced
+from torch._inductor.range_autotune.signatures import implementation_name
 from torch._inductor.range_autotune.subgraph_module import generate_module
 from torch._inductor.range_autotune.threads import (
     as_from_here,
@@ -478,8 +479,6 @@ class SubgraphTemplate(KernelTemplate):
         Raises:
             AssertionError: if two implementations return different layouts.
         """
-        from ..range_autotune.signatures import implementation_name
-
         assert len(decompositions) == len(non_tensor_args), (
             f"{name}: {len(decompositions)} implementations but "
             f"{len(non_tensor_args)} dicts of arguments"

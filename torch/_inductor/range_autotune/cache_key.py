@@ -15,6 +15,7 @@ from typing import Any, TYPE_CHECKING
 
 from .. import config
 from .candidates import NAMESPACES_OF_TORCH
+from .collectives import several_ranks
 from .content import content_digest, digest, Unhashable
 from .control_flow import all_nodes
 from .stale_code import registrations_in_force
@@ -50,7 +51,6 @@ def registrations_key(
             leave the others waiting.
     """
     from ..codecache import BypassFxGraphCache
-    from .collectives import several_ranks
 
     in_force = [of_op for _, of_op in sorted(registrations_in_force().items())]
     if not in_force:

@@ -1,15 +1,14 @@
-"""Control flow in candidates' graphs: their branches; ``torch.cond`` as Inductor lowers it."""
+"""A graph with the graphs of the control flow in it, and copies of what one returns."""
 
 from __future__ import annotations
 
-import operator
-from typing import Any, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 import torch
 
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from torch.fx import GraphModule, Node
 
@@ -22,61 +21,6 @@ def all_graphs(gm: GraphModule) -> Iterator[GraphModule]:
 def all_nodes(gm: GraphModule) -> Iterator[Node]:
     """The nodes of a graph and of the control flow in it."""
     return (node for graph in all_graphs(gm) for node in graph.graph.nodes)
-
-
-def with_tuples(gm: GraphModule) -> GraphModule:
-    """
-    Has branches that return a tensor return a tuple of it, and copies of what they are given.
-
-    Dynamo sees to that in a model; implementations are traced without it.
-
-    Args:
-        gm: changed, and the graphs in it.
-    """
-    cond = torch.ops.higher_order.cond
-    for node in gm.graph.find_nodes(op="call_function", target=cond):
-        for branch in node.args[1:3]:
-            _return_tuple(with_tuples(getattr(gm, branch.target)))
-        value = node.meta["val"]
-        if isinstance(value, torch.Tensor):
-            with gm.graph.inserting_after(node):
-                item = gm.graph.call_function(operator.getitem, (node, 0))
-            node.replace_all_uses_with(item, lambda user, item=item: user is not item)
-            item.meta["val"] = value
-            node.meta["val"] = (value,)
-            gm.recompile()
-    return gm
-
-
-def _return_tuple(gm: GraphModule) -> None:
-    output = gm.graph.output_node()
-    results: Any = output.args[0]
-    if isinstance(results, torch.fx.Node):
-        results = (results,)
-    output.args = (tuple(_copied_apart(results)),)
-    gm.recompile()
-
-
-def _copied_apart(results: Iterable[Any]) -> Iterator[Any]:
-    """Results of a branch, copied where they share memory with its inputs or each other."""
-    from .node_kinds import memory_of  # which asks what is written
-
-    taken: set[Node] = set()
-    for result in results:
-        if not _is_tensor(result):
-            yield result
-            continue
-        memory = memory_of(result)
-        if memory in taken or memory.op in ("placeholder", "get_attr"):
-            yield copy_for_output(result)
-        else:
-            taken.add(memory)
-            yield result
-
-
-def _is_tensor(result: Any) -> bool:
-    is_node = isinstance(result, torch.fx.Node)
-    return is_node and isinstance(result.meta.get("val"), torch.Tensor)
 
 
 def copy_for_output(node: Node) -> Node:

@@ -19,6 +19,7 @@ from ..virtualized import V
 from .guards import without_optional_guards
 from .named_configs import PATCH
 from .operation_config import tag
+from .size_dispatch import is_unaligned, lower_branch, SizeDispatch
 
 
 if TYPE_CHECKING:
@@ -103,9 +104,6 @@ def emit_dispatch(
         size: the dispatch dimension, symbolic.
         known: branches of equal call sites, to be used again; is added to.
     """
-    # Its bases are not there yet when Inductor's lowerings are imported.
-    from .size_dispatch import SizeDispatch
-
     operands = [*site.symbols(), *site.inputs]
     branches = [
         _known_branch(s.winner, operands, site, outputs, known) for s in segments
@@ -125,8 +123,6 @@ def _known_branch(
     known: Branches,
 ) -> ir.Subgraph:
     """The branch of an equal call site where it becomes a function, else a new one."""
-    from .size_dispatch import is_unaligned
-
     if V.graph.cpp_wrapper or V.graph.aot_mode:  # written in place
         return _branch(winner, operands, site, outputs)
     unaligned = [is_unaligned(operand) for operand in operands]
@@ -142,8 +138,6 @@ def _branch(
     winner: TracedCandidate, operands: Sequence[Any], site: CallSite, outputs: Outputs
 ) -> ir.Subgraph:
     """The winner's graph, lowered as what runs in its range of sizes."""
-    from .size_dispatch import lower_branch
-
     patches = winner.candidate.config_patches
     name = f"size_branch_{next(_branch_numbers)}"
     gm, fakes = _with_symbols(winner.graph, site)

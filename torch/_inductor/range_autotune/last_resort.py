@@ -18,11 +18,13 @@ from torch._dynamo.exc import ShortenTraceback, SkipFrame
 
 import torch
 
+from ..codegen.subgraph import copied
 from .collectives import several_ranks
 from .control_flow import all_nodes
 from .errors import one_line
 from .limits import is_out_of_memory
 from .stale_code import registration_of, without_registrations
+from .subgraph_module import TrustsInputs
 from .tuning import known_tunings, outermost_graph
 
 
@@ -96,8 +98,6 @@ def making_choices(graph: GraphLowering) -> Iterator[None]:
     Args:
         graph: a model's or that of a branch in it; of others nothing is noted.
     """
-    from .subgraph_module import TrustsInputs
-
     made = _made.get(None)
     if made is None or graph.is_const_graph or isinstance(graph, TrustsInputs):
         yield
@@ -115,8 +115,6 @@ def _copy(gm: GraphModule, known: dict[GraphModule, GraphModule]) -> GraphModule
     Args:
         known: copies by what they are of; is added to.
     """
-    from ..codegen.subgraph import copied
-
     if gm in known:
         return known[gm]
     copy = known[gm] = copied(gm)

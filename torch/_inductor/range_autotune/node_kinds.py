@@ -13,6 +13,7 @@ import torch
 
 from ..inductor_prims import lookup_seed, prepare_softmax_online, random
 from ..utils import is_view as aliases
+from ..utils import should_fallback_by_default
 from .functional import written
 from .signatures import arguments_by_name
 from .write_ops import AS_VALUES, stands_for_write
@@ -245,7 +246,6 @@ def has_generated_code(node: torch.fx.Node) -> bool:
 def _is_called_eagerly(node: torch.fx.Node) -> bool:
     """Whether Inductor has no code for a node's dtypes or device, or is to generate none."""
     from ..lowering import fallback_node_due_to_unsupported_type
-    from ..utils import should_fallback_by_default
 
     is_op = isinstance(node.target, torch._ops.OpOverload)
     return fallback_node_due_to_unsupported_type(node) or (

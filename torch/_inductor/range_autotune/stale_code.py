@@ -25,11 +25,11 @@ from torch._guards import CompileContext, CompileId, TracingContext
 
 import torch
 
+from .registration import Registration
+
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    from .registration import Registration
 
     Registrations = Mapping[str, Registration]
     # By identity: Dynamo counts from zero again when it is reset.
@@ -93,7 +93,6 @@ def without_registrations() -> Iterator[None]:
 
 def _registered_now() -> Registrations:
     from ..lowering import user_lowerings
-    from .registration import Registration
 
     found = {}
     for op, lowering in list(user_lowerings.items()):

@@ -8,7 +8,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import torch
 from torch._inductor.range_autotune.candidates import TracedCandidate
-from torch._inductor.range_autotune.control_flow import with_tuples
+from torch._inductor.range_autotune.cond_branches import with_tuples
 from torch._inductor.range_autotune.registration import Candidate
 
 
