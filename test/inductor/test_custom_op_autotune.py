@@ -37,7 +37,7 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune import calls, measure, rounds
+from torch._inductor.range_autotune import calls, measure, measure_ranges
 from torch._inductor.range_autotune.candidate_indices import PLAIN_INDEX
 from torch._inductor.range_autotune.times import Failure, failure_of, Timing
 
@@ -105,7 +105,7 @@ def made_up_times(ms: Callable[[int, int], Any], dim: int = 0) -> Iterator[list[
         sizes.append(size)
         return times
 
-    with mock.patch.object(rounds, "time_candidates", time_candidates):
+    with mock.patch.object(measure_ranges, "time_candidates", time_candidates):
         yield sizes
 
 
@@ -955,7 +955,7 @@ class TestFailingCandidates(AutotuneTestCase):
 
         logger = logging.getLogger("torch._inductor.kernel.custom_op")
         with (
-            mock.patch.object(rounds, "time_candidates", first_before_op),
+            mock.patch.object(measure_ranges, "time_candidates", first_before_op),
             self.assertLogs(logger, logging.WARNING) as log,
         ):
             compiled = compile_at(op, ramp(128, 4))
@@ -1035,7 +1035,7 @@ class TestFailingCandidates(AutotuneTestCase):
         register_custom_op_autotuning(
             op, configs=[ranges], representative_sizes=[128, 600]
         )
-        with mock.patch.object(rounds, "time_candidates", first_before_op):
+        with mock.patch.object(measure_ranges, "time_candidates", first_before_op):
             compiled = compile_at(op, ramp(128, 4))
         return {*called_at}, compiled
 
@@ -1065,7 +1065,7 @@ class TestFailingCandidates(AutotuneTestCase):
         torch._dynamo.reset()
         register_custom_op_autotuning(op, configs=configs, name="op", **options)
         with (
-            mock.patch.object(rounds, "time_candidates", first_before_op),
+            mock.patch.object(measure_ranges, "time_candidates", first_before_op),
             config.patch(fx_graph_cache=False),
         ):
             return compile_at(op, ramp(rows, 4))

@@ -37,7 +37,7 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune import rounds, tracing
+from torch._inductor.range_autotune import measure_ranges, tracing
 from torch._inductor.range_autotune.times import Timing
 
 
@@ -80,7 +80,9 @@ class ThreadsTestCase(AutotuneTestCase):
     def setUp(self):
         super().setUp()
         # Threads start with the config's defaults, so nothing is patched here.
-        timed = mock.patch.object(rounds, "time_candidates", first_is_fastest_below)
+        timed = mock.patch.object(
+            measure_ranges, "time_candidates", first_is_fastest_below
+        )
         self.enterContext(timed)
 
     def in_threads(self, *calls):

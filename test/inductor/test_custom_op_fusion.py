@@ -32,10 +32,10 @@ from torch._inductor.kernel.custom_op import (
     register_custom_op_autotuning,
 )
 from torch._inductor.range_autotune import (
-    config_ranges,
+    kernel_config_ranges,
+    measure_ranges,
     region_search,
     regions,
-    rounds,
 )
 from torch._inductor.range_autotune.candidate_indices import FALLBACK_INDEX, PLAIN_INDEX
 from torch._inductor.range_autotune.times import failure_of, Timing
@@ -81,8 +81,8 @@ def first_then_second(runners, *_):
 def two_winners():
     """The first below 100 rows, the second from there, kernels with one config each."""
     with (
-        mock.patch.object(rounds, "time_candidates", first_then_second),
-        mock.patch.object(config_ranges, "configs_by_range", one_config_each),
+        mock.patch.object(measure_ranges, "time_candidates", first_then_second),
+        mock.patch.object(kernel_config_ranges, "configs_by_range", one_config_each),
     ):
         yield
 
@@ -656,7 +656,7 @@ class TestStrides(FusionTestCase):
 
         x = make(SIZES[0])
         compiled = torch.compile(model)
-        with mock.patch.object(rounds, "time_candidates", only):
+        with mock.patch.object(measure_ranges, "time_candidates", only):
             compiled(x)
         self.assertEqual(counters["inductor"]["custom_op_candidates_left_out"], 0)
         for n in SIZES:

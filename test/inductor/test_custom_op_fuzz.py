@@ -39,7 +39,7 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune import calls, rounds
+from torch._inductor.range_autotune import calls, measure_ranges
 from torch._inductor.range_autotune.times import Timing
 
 
@@ -644,7 +644,7 @@ class MadeUpTimes:
     def in_place(self) -> Iterator[None]:
         with (
             mock.patch.object(calls, "make_inputs", self.make_inputs),
-            mock.patch.object(rounds, "time_candidates", self.time_candidates),
+            mock.patch.object(measure_ranges, "time_candidates", self.time_candidates),
         ):
             yield
 

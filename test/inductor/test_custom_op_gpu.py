@@ -30,16 +30,16 @@ from torch._inductor.kernel.custom_op import (
 )
 from torch._inductor.range_autotune import (
     compiling,
-    config_ranges,
-    kernel_configs,
+    kernel_config_ranges,
+    kernel_config_search,
     measure,
-    rounds,
+    measure_ranges,
 )
 from torch._inductor.range_autotune.candidate_indices import (
     index_of_variant,
     PERSISTENT,
 )
-from torch._inductor.range_autotune.named_configs import text_of
+from torch._inductor.range_autotune.kernel_config_names import text_of
 from torch._inductor.range_autotune.ranges import DimRange, Segment
 from torch._inductor.range_autotune.times import Timing
 
@@ -131,8 +131,8 @@ def made_up_winners(number, configs_by_range=one_config_each):
         return times
 
     with (
-        mock.patch.object(rounds, "time_candidates", time_candidates),
-        mock.patch.object(config_ranges, "configs_by_range", configs_by_range),
+        mock.patch.object(measure_ranges, "time_candidates", time_candidates),
+        mock.patch.object(kernel_config_ranges, "configs_by_range", configs_by_range),
     ):
         yield
 
@@ -230,10 +230,10 @@ class TestOnGpu(TestCase):
             calls.append(len(at))
             return original(at)
 
-        original = kernel_configs.slowdowns
+        original = kernel_config_search.slowdowns
         with (
             fresh_cache(),
-            mock.patch.object(kernel_configs, "slowdowns", spy),
+            mock.patch.object(kernel_config_search, "slowdowns", spy),
             # Nor are they chosen again, where the winners are emitted.
             mock.patch.object(CachingAutotuner, "bench", side_effect=AssertionError),
         ):
@@ -268,7 +268,9 @@ class TestOnGpu(TestCase):
         original = CachingAutotuner.run
         with (
             fresh_cache(),
-            mock.patch.object(kernel_configs._Settled, "is_in_doubt", lambda _: True),
+            mock.patch.object(
+                kernel_config_search._Settled, "is_in_doubt", lambda _: True
+            ),
             mock.patch.object(CachingAutotuner, "bench", side_effect=AssertionError),
         ):
             compiled, code = self.compiled(fn, 1, 4096, configs_by_range)
@@ -297,8 +299,10 @@ class TestOnGpu(TestCase):
         torch._dynamo.mark_dynamic(x, 0)
         compiled = torch.compile(fn)
         with (
-            mock.patch.object(rounds, "time_candidates", time_candidates),
-            mock.patch.object(config_ranges, "configs_by_range", one_config_each),
+            mock.patch.object(measure_ranges, "time_candidates", time_candidates),
+            mock.patch.object(
+                kernel_config_ranges, "configs_by_range", one_config_each
+            ),
         ):
             _, (code, *_) = run_and_get_code(compiled, x)
         for size in SIZES:

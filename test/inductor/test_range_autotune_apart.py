@@ -23,7 +23,7 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune import calls, config_ranges, rounds
+from torch._inductor.range_autotune import calls, kernel_config_ranges, measure_ranges
 from torch._inductor.range_autotune.apart import keep_apart
 from torch._inductor.range_autotune.candidate_indices import (
     APART,
@@ -113,8 +113,10 @@ class TestFusionSpeedup(FusionTestCase):
             torch._dynamo.mark_dynamic(arg, 0)
         compiled = torch.compile(fn)
         with (
-            mock.patch.object(rounds, "time_candidates", time_candidates),
-            mock.patch.object(config_ranges, "configs_by_range", one_config_each),
+            mock.patch.object(measure_ranges, "time_candidates", time_candidates),
+            mock.patch.object(
+                kernel_config_ranges, "configs_by_range", one_config_each
+            ),
             mock.patch.object(Scheduler, "codegen", codegen),
         ):
             compiled(*args)

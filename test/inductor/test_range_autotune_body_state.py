@@ -19,7 +19,7 @@ from torch._inductor.kernel.custom_op import (
     CustomOpConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune import rounds
+from torch._inductor.range_autotune import measure_ranges
 from torch._inductor.range_autotune.body_state import may_read_state
 from torch._inductor.range_autotune.candidate_indices import PLAIN_INDEX
 from torch._inductor.range_autotune.op_bodies import body_on, written_bodies
@@ -258,7 +258,7 @@ class TestBodies(TestCase):
             register_custom_op_autotuning(op, configs=[CustomOpConfig(kernel)])
             compiled = torch.compile(lambda x: op(x.sin()) + 1)
             x = torch.randn(8, 4)
-            with mock.patch.object(rounds, "time_candidates", time_candidates):
+            with mock.patch.object(measure_ranges, "time_candidates", time_candidates):
                 self.assertEqual(compiled(x), x.sin() * 2 + 1)
             factor[0] = 3.0
             self.assertEqual(compiled(x), x.sin() * 3 + 1)

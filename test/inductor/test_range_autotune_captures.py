@@ -19,7 +19,7 @@ import torch
 from torch._inductor import config, ir
 from torch._inductor.codegen.subgraph import trace_subgraph
 from torch._inductor.kernel.custom_op import CustomOpRangeConfig
-from torch._inductor.range_autotune import rounds
+from torch._inductor.range_autotune import measure_ranges
 from torch._inductor.range_autotune.captures import captured_tensors
 from torch._inductor.range_autotune.functional import written
 from torch._inductor.range_autotune.times import Timing
@@ -108,7 +108,7 @@ class TestCompiled(OpTestCase):
 
         compiled = torch.compile(lambda x: op(x * 2) * 3)
         with (
-            mock.patch.object(rounds, "time_candidates", time_candidates),
+            mock.patch.object(measure_ranges, "time_candidates", time_candidates),
             config.patch(cpp_wrapper=cpp_wrapper),
         ):
             for i, size in enumerate((20, 5, 80)):
@@ -139,7 +139,7 @@ class TestCompiled(OpTestCase):
             return {index: Timing(1.0 + (index != winner)) for index in runners}
 
         compiled = torch.compile(lambda x: op(x * 2) * 3)
-        with mock.patch.object(rounds, "time_candidates", time_candidates):
+        with mock.patch.object(measure_ranges, "time_candidates", time_candidates):
             for size in (20, 5):
                 x = torch.rand(size, SIZE, device=DEVICE)
                 torch._dynamo.mark_dynamic(x, 0)
@@ -164,7 +164,7 @@ class TestCompiled(OpTestCase):
 
         x = torch.rand(8, SIZE, device=DEVICE)
         exported = torch.export.export(Model(), (x,))
-        with mock.patch.object(rounds, "time_candidates", first_is_best):
+        with mock.patch.object(measure_ranges, "time_candidates", first_is_best):
             package = torch._inductor.aoti_compile_and_package(exported)
         loaded = torch._inductor.aoti_load_package(package)
         weight = torch.full((SIZE,), 3.0, device=DEVICE)
@@ -187,7 +187,7 @@ class TestLifetime(OpTestCase):
             self.register(op, [CustomOpRangeConfig("x", 0, ranges, impls)])
             compiled = torch.compile(op)
             x = torch.rand(SIZE, SIZE, device=DEVICE)
-            with mock.patch.object(rounds, "time_candidates", first_is_best):
+            with mock.patch.object(measure_ranges, "time_candidates", first_is_best):
                 self.assertEqual(compiled(x), x * 2)
             return weakref.ref(table)
 

@@ -14,7 +14,7 @@ from torch._inductor.test_case import run_tests, TestCase
 import torch
 from torch._inductor import config
 from torch._inductor.kernel.custom_op import CustomOpRangeConfig
-from torch._inductor.range_autotune import rounds
+from torch._inductor.range_autotune import measure_ranges
 from torch._inductor.range_autotune.cuts import crossing, cut, widest
 from torch._inductor.range_autotune.ranges import (
     DimRange,
@@ -265,7 +265,7 @@ class TestCutRange(ExpTestCase):
         with config.patch(fx_graph_cache=False):
             first = self.compile()
             with mock.patch.object(
-                rounds, "_measure_point", side_effect=AssertionError
+                measure_ranges, "_measure_point", side_effect=AssertionError
             ):
                 second = self.compile()
         self.assertEqual(second, first)

@@ -29,7 +29,13 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune import calls, compiling, deferred, lowering, rounds
+from torch._inductor.range_autotune import (
+    calls,
+    compiling,
+    deferred,
+    lowering,
+    measure_ranges,
+)
 from torch._inductor.range_autotune.times import Timing
 
 
@@ -90,7 +96,7 @@ def winner(choose):
         points.append((size, sorted(runners)))
         return {i: Timing(1.0 if i == choose(size) else 2.0) for i in runners}
 
-    with mock.patch.object(rounds, "time_candidates", time_candidates):
+    with mock.patch.object(measure_ranges, "time_candidates", time_candidates):
         yield points
 
 
@@ -141,7 +147,7 @@ class TestDeferral(DeferredTestCase):
         with (
             ThreadPoolExecutor(1) as pool,
             mock.patch.object(compiling, "_starter", lambda: start_slowly),
-            mock.patch.object(rounds, "time_candidates", time_candidates),
+            mock.patch.object(measure_ranges, "time_candidates", time_candidates),
         ):
             fn = torch.compile(lambda x, w, v: (op(x, w).sin(), op(x, v).sin()))
             fn(self.x, self.w, v)
@@ -188,9 +194,9 @@ class TestDeferral(DeferredTestCase):
             seen.append((generated, len(V.graph.operations)))
             return measure(*args)
 
-        measure = rounds.measure_rounds
+        measure = measure_ranges.measure_ranges
         with (
-            mock.patch.object(lowering, "measure_rounds", spy),
+            mock.patch.object(lowering, "measure_ranges", spy),
             config.patch(defer_custom_op_choices=deferring),
         ):
             self.check(fn, self.x, self.w)

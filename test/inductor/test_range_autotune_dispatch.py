@@ -30,7 +30,7 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune import dispatch, lowering, rounds
+from torch._inductor.range_autotune import dispatch, lowering, measure_ranges
 from torch._inductor.range_autotune.call_site import CallSite
 from torch._inductor.range_autotune.guards import is_about_index_width
 from torch._inductor.range_autotune.times import Timing
@@ -102,7 +102,7 @@ def winner_by_range(ranges):
             times[index] = Timing(1.0 if won else 2.0)
         return times
 
-    with mock.patch.object(rounds, "time_candidates", time_candidates):
+    with mock.patch.object(measure_ranges, "time_candidates", time_candidates):
         yield
 
 

@@ -29,7 +29,7 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune import kernel_forms, rounds
+from torch._inductor.range_autotune import kernel_forms, measure_ranges
 from torch._inductor.range_autotune.candidate_indices import (
     FALLBACK_INDEX,
     index_of_variant,
@@ -166,7 +166,7 @@ class TestChoice(TestCase):
         model = torch.compile(lambda x: in_a_row(ops, x))
         logger = "torch._inductor.kernel.custom_op"
         with (
-            mock.patch.object(rounds, "time_candidates", time_candidates),
+            mock.patch.object(measure_ranges, "time_candidates", time_candidates),
             self.assertLogs(logger, logging.INFO) as logs,
             config.patch(fx_graph_cache=False),
         ):

@@ -18,7 +18,7 @@ from torch.testing._internal.common_utils import (
 import torch
 from torch._inductor import config
 from torch._inductor.kernel.custom_op import CustomOpConfig
-from torch._inductor.range_autotune import comparing, conclusions, rounds
+from torch._inductor.range_autotune import comparing, conclusions, measure_ranges
 from torch._inductor.range_autotune.open_ends import next_size, with_open_end
 from torch._inductor.range_autotune.ranges import DimRange
 from torch._inductor.range_autotune.times import Failure, RangeTimes, Timing
@@ -247,7 +247,7 @@ class TestTuning(ExpTestCase):
             first, _ = self.compile(always_best, numerics_check=check)
             differs = False
             with mock.patch.object(
-                rounds, "_measure_point", side_effect=AssertionError
+                measure_ranges, "_measure_point", side_effect=AssertionError
             ):
                 second, _ = self.compile(always_best, numerics_check=check)
         self.assertEqual(second, first)
@@ -272,7 +272,7 @@ class TestTuning(ExpTestCase):
         with config.patch(fx_graph_cache=False):
             first, _ = self.compile(fails_from_3000, include_fallback=include_fallback)
             with mock.patch.object(
-                rounds, "_measure_point", side_effect=AssertionError
+                measure_ranges, "_measure_point", side_effect=AssertionError
             ):
                 second, _ = self.compile(
                     fails_from_3000, include_fallback=include_fallback

@@ -19,7 +19,7 @@ from torch.testing._internal.common_utils import (
 )
 
 from torch._inductor import config
-from torch._inductor.range_autotune.named_configs import PATCH
+from torch._inductor.range_autotune.kernel_config_names import KERNEL_CONFIGS_OPTION
 from torch._inductor.range_autotune.operation_config import tag
 
 
@@ -124,7 +124,9 @@ class TestKernels(TestCase):
     def test_are_no_part_of_a_combo_kernel(self):
         plain, own, named, none = Operation(), Operation(), Operation(), None
         own.patches = {"triton.persistent_reductions": False}
-        named.patches = {PATCH: {"kernel": "config"}}  # of kernels that are none
+        named.patches = {
+            KERNEL_CONFIGS_OPTION: {"kernel": "config"}
+        }  # of kernels that are none
         nodes = [node_of(plain, none), node_of(plain, own), node_of(named)]
         for order, node in enumerate(nodes):
             node.min_order = order

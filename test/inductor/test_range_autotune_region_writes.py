@@ -37,7 +37,7 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune import deferred, regions, rounds
+from torch._inductor.range_autotune import deferred, measure_ranges, regions
 from torch._inductor.range_autotune.inputs import TensorSpec
 from torch._inductor.range_autotune.node_kinds import REGION_WRITES
 from torch._inductor.range_autotune.region_writes import (
@@ -263,7 +263,7 @@ class TestEmittedCode(FusionTestCase):
     def test_cuda_graphs_of_a_cache(self):
         op = tuned_op()
         cache, expected = Cache(op), Cache(op)
-        with mock.patch.object(rounds, "time_candidates", first_then_second):
+        with mock.patch.object(measure_ranges, "time_candidates", first_then_second):
             compiled = torch.compile(cache, mode="reduce-overhead")
             for _ in range(4):
                 for size in SIZES:
@@ -619,7 +619,7 @@ class TestMeasuring(FusionTestCase):
         for arg in args:
             if arg.shape[0] == SIZES[0]:
                 torch._dynamo.mark_dynamic(arg, 0)
-        with mock.patch.object(rounds, "time_candidates", call):
+        with mock.patch.object(measure_ranges, "time_candidates", call):
             torch.compile(fn)(*args)
         return found
 

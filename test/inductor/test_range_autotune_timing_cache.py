@@ -34,8 +34,8 @@ from torch._inductor import config
 from torch._inductor.range_autotune import graph_text, timing_cache
 from torch._inductor.range_autotune.call_site import CallSite, Slot
 from torch._inductor.range_autotune.candidates import TracedCandidate
-from torch._inductor.range_autotune.config_ranges import ConfigRecord
 from torch._inductor.range_autotune.graph_text import SymbolNames
+from torch._inductor.range_autotune.kernel_config_ranges import ConfigRecord
 from torch._inductor.range_autotune.known_sizes import KnownSize
 from torch._inductor.range_autotune.ranges import DimRange
 from torch._inductor.range_autotune.registration import Candidate, TuningOptions

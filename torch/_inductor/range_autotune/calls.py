@@ -18,7 +18,7 @@ from .trial import try_in_process
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from .standing import Round
+    from .standing import ContestedRange
     from .subgraph_module import SubgraphModule
     from .tuning import Tuning
 
@@ -28,7 +28,7 @@ log = logging.getLogger("torch._inductor.kernel.custom_op")
 
 
 def runners_at(
-    tuning: Tuning, competing: Round, point: SizePoint, inputs: list[Any]
+    tuning: Tuning, competing: ContestedRange, point: SizePoint, inputs: list[Any]
 ) -> tuple[Runners, dict[int, Failure], Callable[[], None]]:
     """
     One call of each candidate at a size, those that are known to fail there, and what
@@ -92,7 +92,7 @@ def leave_inputs() -> None:
 
 
 def _failures_in_process(
-    tuning: Tuning, competing: Round, point: SizePoint
+    tuning: Tuning, competing: ContestedRange, point: SizePoint
 ) -> dict[int, Failure]:
     """Of candidates that another process did not survive, or not in time."""
     if not config.autotune_in_subproc or tuning.ranks:
@@ -109,7 +109,7 @@ def _failures_in_process(
 
 
 def _failures_of_divisors(
-    tuning: Tuning, competing: Round, inputs: Sequence[Any]
+    tuning: Tuning, competing: ContestedRange, inputs: Sequence[Any]
 ) -> dict[int, Failure]:
     """Of candidates that would end the process: they divide by zero."""
     standing, failures = tuning.standing, {}

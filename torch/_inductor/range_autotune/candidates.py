@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     import sympy
 
     from .call_site import CallSite
-    from .config_ranges import KernelConfigs
+    from .kernel_config_ranges import KernelConfigs
     from .known_sizes import KnownSize
 
     # Called with the op's arguments by name.
@@ -89,7 +89,7 @@ class TracedCandidate:
         graph: takes the call site's inputs, returns a flat list of tensors.
         as_written: the same before graph passes, where they have made another form of it
             that may be slower; else None.
-        kernel_configs: of its kernels in one part of a range, see ``config_ranges``.
+        kernel_configs: of its kernels in one part of a range, see ``kernel_config_ranges``.
         known: what its ranges say of the size, where that is more than is known anyway.
     """
 

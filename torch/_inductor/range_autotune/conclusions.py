@@ -8,9 +8,9 @@ import logging
 from typing import TYPE_CHECKING
 
 from .candidate_indices import FALLBACK_INDEX
-from .config_ranges import configs_of_winners
 from .cuts import cut
 from .inputs import has_long_tensor
+from .kernel_config_ranges import configs_of_winners
 from .measuring_points import end_points, has_open_end
 from .open_ends import with_open_end
 from .size_points import measure_within, SizePoint
@@ -21,16 +21,18 @@ from .winners import choose_winners
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from .config_ranges import ConfigRecord, ConfigTimes, MeasureConfigs
+    from .kernel_config_ranges import ConfigRecord, ConfigTimes, MeasureConfigs
     from .numerics import Comparison
-    from .standing import Round, Standing
+    from .standing import ContestedRange, Standing
     from .timing_cache import Entry
     from .tuning import Tuning
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
 
-def learn(standing: Standing, competing: Round, point: SizePoint, entry: Entry) -> None:
+def learn(
+    standing: Standing, competing: ContestedRange, point: SizePoint, entry: Entry
+) -> None:
     """
     Rejects candidates that failed, or differed from the op, at a point.
 
@@ -42,7 +44,9 @@ def learn(standing: Standing, competing: Round, point: SizePoint, entry: Entry) 
         reject_failures(standing, competing, point, entry.times)
 
 
-def _is_called_there(standing: Standing, competing: Round, times: Times) -> bool:
+def _is_called_there(
+    standing: Standing, competing: ContestedRange, times: Times
+) -> bool:
     """
     Whether a model may call the op at a size that nobody named: not where the op itself
     fails. An op that does not compete was only called if every candidate failed.
@@ -90,7 +94,7 @@ def _object_to(standing: Standing, index: int, reason: str) -> None:
 
 def reject_failures(
     standing: Standing,
-    competing: Round,
+    competing: ContestedRange,
     point: SizePoint,
     times: Mapping[int, Timing | Failure],
 ) -> None:
@@ -110,7 +114,7 @@ def conclude(
     tuning: Tuning,
     points: Sequence[Sequence[SizePoint]],
     entries: Sequence[Sequence[Entry]],
-    entry_at: Callable[[Round, SizePoint], Entry],
+    entry_at: Callable[[ContestedRange, SizePoint], Entry],
 ) -> None:
     """
     Keeps the times of those that have not failed in a range, cut where winners change.
@@ -119,8 +123,8 @@ def conclude(
         entry_at: finds out about a size between the points.
     """
     _object_to_uncompared(tuning.standing)
-    cut_ranges: list[tuple[Round, list[RangeTimes]]] = []
-    for competing, row, known in zip(tuning.standing.rounds, points, entries):
+    cut_ranges: list[tuple[ContestedRange, list[RangeTimes]]] = []
+    for competing, row, known in zip(tuning.standing.ranges, points, entries):
         at = {p.size: entry.times for p, entry in zip(row, known) if p.timed}
         pieces = _pieces(tuning, competing, at, entry_at)
         cut_ranges.append((competing, pieces))
@@ -139,9 +143,9 @@ def conclude(
 
 def _pieces(
     tuning: Tuning,
-    competing: Round,
+    competing: ContestedRange,
     at: Mapping[int | None, Times],
-    entry_at: Callable[[Round, SizePoint], Entry],
+    entry_at: Callable[[ContestedRange, SizePoint], Entry],
 ) -> list[RangeTimes]:
     """
     What a range is cut into, with what is measured for that.
@@ -160,7 +164,10 @@ def _pieces(
 
 
 def _with_loan(
-    tuning: Tuning, competing: Round, row: RangeTimes, measured: Sequence[RangeTimes]
+    tuning: Tuning,
+    competing: ContestedRange,
+    row: RangeTimes,
+    measured: Sequence[RangeTimes],
 ) -> RangeTimes:
     """
     A range that could not be measured with the times of the nearest one that was: who is
@@ -176,7 +183,7 @@ def _with_loan(
 def _call_at_ends(
     tuning: Tuning,
     points: Sequence[Sequence[SizePoint]],
-    entry_at: Callable[[Round, SizePoint], Entry],
+    entry_at: Callable[[ContestedRange, SizePoint], Entry],
 ) -> None:
     """
     Calls all candidates once at ends of ranges, too, where these are not measured: at ends
@@ -186,7 +193,7 @@ def _call_at_ends(
     if tuning.size is None:
         return
     largest = _largest_of(tuning, points)
-    for competing, row in zip(tuning.standing.rounds, points):
+    for competing, row in zip(tuning.standing.ranges, points):
         measured = {point.size for point in row}
         for point in end_points(tuning, competing.possible):
             assert point.size is not None
@@ -206,7 +213,7 @@ def _largest_of(tuning: Tuning, points: Sequence[Sequence[SizePoint]]) -> int:
     return max(
         (
             point.size or 0
-            for competing, row in zip(tuning.standing.rounds, points)
+            for competing, row in zip(tuning.standing.ranges, points)
             for point in row
             if point.size in competing.possible  # else it is the model's
         ),
@@ -250,7 +257,7 @@ def _object_to_uncompared(standing: Standing) -> None:
 
 
 def _of_those_in(
-    standing: Standing, competing: Round, measured: RangeTimes
+    standing: Standing, competing: ContestedRange, measured: RangeTimes
 ) -> RangeTimes:
     at = {
         size: _still_in(standing, competing, times)
@@ -261,14 +268,14 @@ def _of_those_in(
     )
 
 
-def _still_in(standing: Standing, competing: Round, times: Times) -> Times:
+def _still_in(standing: Standing, competing: ContestedRange, times: Times) -> Times:
     return {i: time for i, time in times.items() if standing.competes(i, competing)}
 
 
 def _times_at(
     tuning: Tuning,
-    competing: Round,
-    entry_at: Callable[[Round, SizePoint], Entry],
+    competing: ContestedRange,
+    entry_at: Callable[[ContestedRange, SizePoint], Entry],
     last: int,
     point: SizePoint,
 ) -> Times:

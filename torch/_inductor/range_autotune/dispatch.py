@@ -17,7 +17,7 @@ from ..codegen.subgraph import inline_subgraph_to_ir_nodes
 from ..utils import convert_shape_to_inductor
 from ..virtualized import V
 from .guards import without_optional_guards
-from .named_configs import PATCH
+from .kernel_config_names import KERNEL_CONFIGS_OPTION
 from .operation_config import tag
 from .size_dispatch import is_unaligned, lower_branch, SizeDispatch
 
@@ -152,7 +152,7 @@ def _config_of_kernels(winner: TracedCandidate) -> dict[str, Any]:
     """Inductor config that its kernels are generated under."""
     patches = dict(winner.candidate.config_patches)
     if winner.kernel_configs:
-        patches[PATCH] = dict(winner.kernel_configs)
+        patches[KERNEL_CONFIGS_OPTION] = dict(winner.kernel_configs)
     return patches
 
 

@@ -21,7 +21,6 @@ from . import compiling
 from .call_site import CallSite, CONJUGATED, NotTunable
 from .candidate_indices import FALLBACK_INDEX
 from .collectives import has_collective
-from .config_ranges import Winner, with_configs
 from .content import Unhashable
 from .deferred import defer, lowered_as_not_registered, lowered_as_registered
 from .dispatch import emit_dispatch, emit_winner, with_strides_of
@@ -29,14 +28,15 @@ from .errors import CandidateError, one_line
 from .graph_text import SymbolNames
 from .guards import replaced
 from .inner_compilations import outside_of_compilation
+from .kernel_config_ranges import Winner, with_configs
 from .measure import as_current
+from .measure_ranges import measure_ranges
 from .node_kinds import is_conjugated, is_on_user_stream, makes_sizes
 from .preparing import as_for, prepare
 from .ranges import DimRange, fill_gaps, Segment
 from .recall import recall
 from .regions import form_regions
 from .report import log_header, log_kernel_configs, log_winners
-from .rounds import measure_rounds
 from .size_points import hint, size_bounds
 from .stale_code import note_lowered
 from .tuning import known_tunings, outermost_graph, Tuning
@@ -244,7 +244,7 @@ def _measure_and_choose(tuning: Tuning) -> tuple[Segment[Winner], ...]:
         return (Segment(tuning.bounds, Winner(FALLBACK_INDEX)),)
     if not tuning.measured:
         with as_current(tuning.device), preserve_rng_state(), _as_compiled_code():
-            measure_rounds(tuning, known_tunings(outermost_graph()).values())
+            measure_ranges(tuning, known_tunings(outermost_graph()).values())
         if tuning.device.type != "cpu":
             torch.get_device_module(tuning.device).empty_cache()
     winners = choose_winners(tuning.measured, tuning.choice_rules())

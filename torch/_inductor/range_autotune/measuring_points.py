@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
 
-def points_of_rounds(tuning: Tuning) -> list[list[SizePoint]]:
+def points_of_ranges(tuning: Tuning) -> list[list[SizePoint]]:
     """For each round the points at which it is measured."""
-    return [_points(tuning, competing.possible) for competing in tuning.standing.rounds]
+    return [_points(tuning, competing.possible) for competing in tuning.standing.ranges]
 
 
 def has_points(tuning: Tuning, sizes: DimRange) -> bool:

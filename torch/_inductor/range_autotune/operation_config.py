@@ -13,7 +13,7 @@ import functools
 from typing import Any, TYPE_CHECKING
 
 from .. import config
-from .named_configs import PATCH
+from .kernel_config_names import KERNEL_CONFIGS_OPTION
 
 
 if TYPE_CHECKING:
@@ -65,6 +65,8 @@ def without_config(nodes: Sequence[BaseSchedulerNode]) -> list[BaseSchedulerNode
         node
         for node in nodes
         if not any(
-            {*n.node.get_config_patches()} - {PATCH} for n in node.get_nodes() if n.node
+            {*n.node.get_config_patches()} - {KERNEL_CONFIGS_OPTION}
+            for n in node.get_nodes()
+            if n.node
         )
     ]

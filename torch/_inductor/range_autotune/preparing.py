@@ -14,13 +14,13 @@ from .call_site import CallSite, NotTunable
 from .candidate_indices import FALLBACK_INDEX
 from .candidates import at_site, trace_fallback, TracedCandidate
 from .collectives import can_measure, has_collective, ranks_of
-from .config_ranges import Winner
 from .errors import one_line
+from .kernel_config_ranges import Winner
 from .parsing import make_contest
 from .ranges import ANY_SIZE, DimRange, fill_gaps, merge_neighbours, Segment
 from .ranks import common_to_all_ranks, topology
 from .size_points import size_bounds
-from .standing import LEFT_OUT_ELSEWHERE, Round, Standing
+from .standing import ContestedRange, LEFT_OUT_ELSEWHERE, Standing
 from .tracing import add_plain_lowering, add_variants, trace_candidates
 from .tuning import Tuning
 
@@ -48,9 +48,9 @@ def prepare(registration: Registration, site: CallSite) -> Tuning:
     if size is not None and size.free_symbols:
         _check_can_dispatch()
     bounds = ANY_SIZE if size is None else size_bounds(size)
-    rounds = _possible_rounds(contest, bounds)
+    ranges = _possible_ranges(contest, bounds)
     fallback, outputs = trace_fallback(site)
-    standing = Standing(registration, site, rounds, contest.candidates)
+    standing = Standing(registration, site, ranges, contest.candidates)
     tuning = Tuning(outputs, table, size, bounds, standing)
     trace_candidates(tuning)
     _agree_with_ranks(tuning, fallback)
@@ -79,10 +79,10 @@ def _decide_without_times(tuning: Tuning) -> None:
         NotTunable: if there is none.
     """
     for index, traced in tuning.standing.traced.items():
-        if tuning.standing.enters_all_rounds(index):
+        if tuning.standing.enters_all_ranges(index):
             tuning.standing.traced = {index: traced}
             ranges = [
-                Segment(r.possible, Winner(index)) for r in tuning.standing.rounds
+                Segment(r.possible, Winner(index)) for r in tuning.standing.ranges
             ]
             tuning.winners = merge_neighbours(
                 fill_gaps(ranges, tuning.bounds, Winner(FALLBACK_INDEX))
@@ -144,16 +144,18 @@ def as_for(first: Tuning, site: CallSite) -> Tuning | None:
     )
 
 
-def _possible_rounds(contest: Contest, bounds: DimRange) -> tuple[Round, ...]:
+def _possible_ranges(contest: Contest, bounds: DimRange) -> tuple[ContestedRange, ...]:
     """The table's rows, cut down to the sizes that can occur."""
     if contest.table is None:
-        return (Round(ANY_SIZE, ANY_SIZE, tuple(range(len(contest.candidates)))),)
-    rounds = []
+        return (
+            ContestedRange(ANY_SIZE, ANY_SIZE, tuple(range(len(contest.candidates)))),
+        )
+    ranges = []
     for row in contest.table.rows:
         possible = row.sizes.intersect(bounds)
         if possible is not None:
-            rounds.append(Round(row.sizes, possible, row.candidates))
-    return tuple(rounds)
+            ranges.append(ContestedRange(row.sizes, possible, row.candidates))
+    return tuple(ranges)
 
 
 def _generated_contest(registration: Registration, site: CallSite) -> Contest:

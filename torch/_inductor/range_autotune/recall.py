@@ -9,7 +9,7 @@ from ..runtime.runtime_utils import next_power_of_2
 from .candidate_indices import FALLBACK_INDEX
 from .conclusions import choose_kernel_configs, conclude, learn
 from .inputs import have_memory
-from .measuring_points import in_order, points_of_rounds
+from .measuring_points import in_order, points_of_ranges
 from .ranks import known_to_all_ranks
 from .size_points import hint_point, SizePoint
 from .timing_cache import (
@@ -25,8 +25,8 @@ from .timing_cache import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from .config_ranges import ConfigRecord, ConfigTimes
-    from .standing import Round
+    from .kernel_config_ranges import ConfigRecord, ConfigTimes
+    from .standing import ContestedRange
     from .times import Failure
     from .tuning import Tuning
 
@@ -57,14 +57,14 @@ def _recall_times(tuning: Tuning) -> None:
     Raises:
         _NotKnown: if something was not measured.
     """
-    points = points_of_rounds(tuning)
+    points = points_of_ranges(tuning)
     entries = _known_entries(tuning, points)
     if tuning.ranks:
         entries = known_to_all_ranks(entries, tuning.ranks)
     if entries is None:
         raise _NotKnown
 
-    def known_between(competing: Round, point: SizePoint) -> Entry:
+    def known_between(competing: ContestedRange, point: SizePoint) -> Entry:
         entry = _known_entry(tuning, competing, point)
         if tuning.ranks:
             entry = known_to_all_ranks(entry, tuning.ranks)
@@ -76,14 +76,14 @@ def _recall_times(tuning: Tuning) -> None:
 
     for number, point in in_order(tuning, points):
         entry = entries[number][points[number].index(point)]
-        learn(tuning.standing, tuning.standing.rounds[number], point, entry)
-    for competing, row in zip(tuning.standing.rounds, entries):
+        learn(tuning.standing, tuning.standing.ranges[number], point, entry)
+    for competing, row in zip(tuning.standing.ranges, entries):
         for entry in row:
             _check_out(tuning, competing, entry)
     conclude(tuning, points, entries, known_between)
 
 
-def _check_out(tuning: Tuning, competing: Round, entry: Entry) -> None:
+def _check_out(tuning: Tuning, competing: ContestedRange, entry: Entry) -> None:
     """
     A candidate that was not called here had been rejected before, for what it did in a
     range as ranges were then; as they are now, it must be rejected, too.
@@ -104,7 +104,7 @@ def _known_entries(
 ) -> list[list[Entry]] | None:
     """What the timing cache has for each point, if it has all."""
     entries: list[list[Entry]] = []
-    for competing, row in zip(tuning.standing.rounds, points):
+    for competing, row in zip(tuning.standing.ranges, points):
         entries.append([])
         for point in row:
             entry = _known_entry(tuning, competing, point)
@@ -114,7 +114,9 @@ def _known_entries(
     return entries
 
 
-def _known_entry(tuning: Tuning, competing: Round, point: SizePoint) -> Entry | None:
+def _known_entry(
+    tuning: Tuning, competing: ContestedRange, point: SizePoint
+) -> Entry | None:
     measurement, texts = _cache_entry(tuning, competing, point)
     if measurement is None:
         return None
@@ -127,7 +129,7 @@ def _known_entry(tuning: Tuning, competing: Round, point: SizePoint) -> Entry | 
 
 def remember(
     tuning: Tuning,
-    competing: Round,
+    competing: ContestedRange,
     point: SizePoint,
     entry: Entry,
     failed: Mapping[int, Failure],
@@ -207,7 +209,7 @@ def _recall_kernel_configs(tuning: Tuning) -> None:
 
 
 def _cache_entry(
-    tuning: Tuning, competing: Round, point: SizePoint
+    tuning: Tuning, competing: ContestedRange, point: SizePoint
 ) -> tuple[str | None, dict[int, str]]:
     """The timing cache's names for a measurement and those who compete there."""
     texts: dict[int, str] = {}

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from .call_site import CallSite
     from .candidates import Rejection
-    from .config_ranges import KernelConfigs
+    from .kernel_config_ranges import KernelConfigs
     from .ranges import DimRange
     from .registration import Registration
     from .times import RangeTimes
@@ -128,7 +128,7 @@ def log_winners(
 
 def _gaps(tuning: Tuning) -> list[DimRange]:
     """Sizes that can occur and are in none of the ranges."""
-    ranges = [Segment(r.possible, True) for r in tuning.standing.rounds]
+    ranges = [Segment(r.possible, True) for r in tuning.standing.ranges]
     filled = fill_gaps(ranges, tuning.bounds, False)
     return [segment.sizes for segment in filled if not segment.winner]
 
@@ -148,7 +148,7 @@ def log_kernel_configs(
 
 def _log_cuts(tuning: Tuning, measured: Sequence[RangeTimes]) -> None:
     """Of ranges that are in pieces."""
-    for competing in tuning.standing.rounds:
+    for competing in tuning.standing.ranges:
         starts = [
             row.sizes.start
             for row in measured

@@ -31,7 +31,7 @@ LEFT_OUT_ELSEWHERE = Failure("another rank has left it out")
 
 
 @dataclasses.dataclass(frozen=True)
-class Round:
+class ContestedRange:
     """
     A range that can occur at this call site, and who competes in it.
 
@@ -45,7 +45,7 @@ class Round:
     possible: DimRange
     candidates: tuple[int, ...]
 
-    def with_candidate(self, index: int, in_place_of: int) -> Round:
+    def with_candidate(self, index: int, in_place_of: int) -> ContestedRange:
         """The same with another candidate in the place of one."""
         candidates = (index if i == in_place_of else i for i in self.candidates)
         return dataclasses.replace(self, candidates=tuple(candidates))
@@ -61,7 +61,7 @@ class Standing:
     Args:
         registration: what they were registered by.
         site: the call site, for warnings.
-        rounds: the ranges that can occur, and who was registered for each.
+        ranges: those that can occur, and who was registered for each.
         candidates: those that were registered; behind them each again for every range, in
             case it is traced in each by itself.
         traced: the candidates still in, by index.
@@ -81,7 +81,7 @@ class Standing:
 
     registration: Registration
     site: CallSite
-    rounds: tuple[Round, ...]
+    ranges: tuple[ContestedRange, ...]
     candidates: tuple[Candidate, ...]
     traced: dict[int, TracedCandidate] = dataclasses.field(default_factory=dict)
     variants: dict[int, int] = dataclasses.field(default_factory=dict)
@@ -126,30 +126,30 @@ class Standing:
         self.traced[index] = traced
         self.variants[index] = varied
 
-    def competes(self, index: int, competing: Round) -> bool:
+    def competes(self, index: int, competing: ContestedRange) -> bool:
         """Whether a candidate that is still in runs in a range."""
         is_in = index in self.traced and index not in self.out_of(competing)
         return is_in and self.enters(index, competing)
 
-    def enters(self, index: int, competing: Round) -> bool:
+    def enters(self, index: int, competing: ContestedRange) -> bool:
         """Whether a candidate is for a range, be it rejected since or not."""
         origin = self.variants.get(index, index)
         everywhere = origin in (FALLBACK_INDEX, PLAIN_INDEX)
         return everywhere or origin in competing.candidates
 
-    def out_of(self, competing: Round) -> dict[int, Failure]:
+    def out_of(self, competing: ContestedRange) -> dict[int, Failure]:
         """Who is out of a range by now, and why; of that one only, or of all."""
         return {**self.rejected, **self.left_out[competing.sizes]}
 
-    def enters_all_rounds(self, index: int) -> bool:
+    def enters_all_ranges(self, index: int) -> bool:
         """Whether it is for all ranges that can occur."""
-        return all(self.enters(index, competing) for competing in self.rounds)
+        return all(self.enters(index, competing) for competing in self.ranges)
 
     @property
     def has_implementation(self) -> bool:
         """Whether one of those that were registered is still in."""
         asked_for = {
-            index for competing in self.rounds for index in competing.candidates
+            index for competing in self.ranges for index in competing.candidates
         }
         return any(self.variants.get(i, i) in asked_for for i in self.traced)
 
@@ -157,7 +157,7 @@ class Standing:
         """See ``_parts``, of all candidates that are still in: in a range, or in any."""
         left = (
             self.traced[index].candidate
-            for competing in self.rounds
+            for competing in self.ranges
             for index in self.traced
             if where in (None, competing.sizes) and self.competes(index, competing)
         )
@@ -198,7 +198,9 @@ class Standing:
         if candidate is not None:
             self._warn_of(index, candidate, failure)
 
-    def reject_in(self, competing: Round, index: int, failure: Failure) -> None:
+    def reject_in(
+        self, competing: ContestedRange, index: int, failure: Failure
+    ) -> None:
         """
         Takes a candidate that does not run out of a range; of several it says the first.
 
@@ -211,7 +213,7 @@ class Standing:
         candidate = self.traced[index].candidate
         is_told = any(index in out for out in self.left_out.values())
         self.left_out[where][index] = failure
-        if not any(self.competes(index, other) for other in self.rounds):
+        if not any(self.competes(index, other) for other in self.ranges):
             self._remove(index, failure)
         if is_told:
             out = "%s: candidate '%s' is left out in range %s, too: %s"

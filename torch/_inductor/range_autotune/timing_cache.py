@@ -28,9 +28,9 @@ import torch
 
 from .. import config
 from ..runtime.cache_dir_utils import cache_dir
-from .config_ranges import ConfigRecord
 from .content import content_digest, digest, Unhashable
 from .graph_text import graph_text, SymbolNames
+from .kernel_config_ranges import ConfigRecord
 from .times import Failure, Timing
 
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from .call_site import CallSite
     from .candidates import TracedCandidate
-    from .config_ranges import ConfigTimes
+    from .kernel_config_ranges import ConfigTimes
     from .numerics import Comparison
     from .registration import TuningOptions
     from .size_points import Values

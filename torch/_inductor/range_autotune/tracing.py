@@ -24,21 +24,21 @@ from .ranges import DimRange
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from .standing import Round
+    from .standing import ContestedRange
     from .tuning import Tuning
 
 
 def trace_candidates(tuning: Tuning) -> None:
     """Traces each candidate once, for all of its ranges where that is possible."""
     standing = tuning.standing
-    registered, ranges = len(standing.candidates), len(standing.rounds)
+    registered, ranges = len(standing.candidates), len(standing.ranges)
     # Whichever of these are traced: ranks know candidates by their indices.
     standing.candidates += tuple(
-        c for c in standing.candidates for _ in standing.rounds
+        c for c in standing.candidates for _ in standing.ranges
     )
-    for index in sorted({i for r in standing.rounds for i in r.candidates}):
+    for index in sorted({i for r in standing.ranges for i in r.candidates}):
         candidate = standing.candidates[index]
-        entered = [r for r in standing.rounds if standing.enters(index, r)]
+        entered = [r for r in standing.ranges if standing.enters(index, r)]
         known = _known_of_size(tuning, entered)
         result = trace_candidate(candidate, tuning.site, tuning.outputs, known)
         if isinstance(result, TracedCandidate):
@@ -50,7 +50,7 @@ def trace_candidates(tuning: Tuning) -> None:
 
 
 def _trace_in_each_range(
-    tuning: Tuning, index: int, entered: Sequence[Round], first: int
+    tuning: Tuning, index: int, entered: Sequence[ContestedRange], first: int
 ) -> bool:
     """
     Replaces a candidate that asks in which of its ranges a size is by one trace for each.
@@ -66,8 +66,8 @@ def _trace_in_each_range(
     if len(entered) < 2 or len(tuning.site.calls) > 1:
         return False
     standing = tuning.standing
-    candidate, rounds = standing.candidates[index], standing.rounds
-    numbers = {r: first + i for i, r in enumerate(rounds) if r in entered}
+    candidate = standing.candidates[index]
+    numbers = {r: first + i for i, r in enumerate(standing.ranges) if r in entered}
     traced: dict[int, TracedCandidate] = {}
     refused: list[tuple[Rejection, DimRange]] = []
     for competing, number in numbers.items():
@@ -82,14 +82,16 @@ def _trace_in_each_range(
     for rejection, where in refused:
         standing.warn(rejection, where)
     standing.traced |= traced
-    standing.rounds = tuple(
+    standing.ranges = tuple(
         r.with_candidate(numbers[r], index) if numbers.get(r) in traced else r
-        for r in standing.rounds
+        for r in standing.ranges
     )
     return True
 
 
-def _known_of_size(tuning: Tuning, entered: Sequence[Round]) -> KnownSize | None:
+def _known_of_size(
+    tuning: Tuning, entered: Sequence[ContestedRange]
+) -> KnownSize | None:
     """
     What ranges say of the size that is dispatched on.
 
@@ -114,7 +116,7 @@ def add_plain_lowering(tuning: Tuning) -> None:
     everywhere = [
         traced
         for index, traced in standing.traced.items()
-        if standing.enters_all_rounds(index)
+        if standing.enters_all_ranges(index)
     ]
     if plain and not any(map(plain.does_the_same_as, everywhere)):
         standing.traced[PLAIN_INDEX] = plain

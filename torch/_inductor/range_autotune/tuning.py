@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from ..graph import GraphLowering
     from .call_site import CallSite
-    from .config_ranges import KernelConfigs, Winner
     from .contract import Outputs
     from .dispatch import Branches
+    from .kernel_config_ranges import KernelConfigs, Winner
     from .ranges import DimRange, Segment
     from .registration import RangeTable, Registration
     from .size_points import SizePoint

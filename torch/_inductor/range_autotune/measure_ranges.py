@@ -25,14 +25,14 @@ from .conclusions import (
     learn,
     reject_failures,
 )
-from .config_calls import caller_ahead, compare_configs, settle_on_configs
 from .errors import one_line
 from .in_step import call_in_step, time_in_step
 from .inputs import have_memory
-from .kernel_configs import ConfigSearch
+from .kernel_config_calls import caller_ahead, compare_configs, settle_on_configs
+from .kernel_config_search import ConfigSearch
 from .limits import call_within, is_out_of_memory, time_limit_s
 from .measure import call_once, synchronize, time_candidates
-from .measuring_points import in_order, points_of_rounds
+from .measuring_points import in_order, points_of_ranges
 from .ranks import common_to_all_ranks
 from .recall import may_have_kernel_configs, remember
 from .standing import LEFT_OUT_ELSEWHERE
@@ -47,14 +47,14 @@ if TYPE_CHECKING:
     from .calls import Runners
     from .numerics import Comparison
     from .size_points import SizePoint
-    from .standing import Round, Standing
+    from .standing import ContestedRange, Standing
     from .tuning import Tuning
 
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
 
-def measure_rounds(tuning: Tuning, beside: Iterable[Tuning] = ()) -> None:
+def measure_ranges(tuning: Tuning, beside: Iterable[Tuning] = ()) -> None:
     """
     Compiles and times the candidates, range by range; keeps the times.
 
@@ -62,7 +62,7 @@ def measure_rounds(tuning: Tuning, beside: Iterable[Tuning] = ()) -> None:
         beside: other call sites, whose candidates may still be compiling. On a CPU that is
             waited for: compilers would disturb what is timed.
     """
-    points = points_of_rounds(tuning)
+    points = points_of_ranges(tuning)
     order = in_order(tuning, points)
     found: dict[tuple[int, int | None], Entry] = {}
     steps = len(tuning.loads) + sum(map(len, points))
@@ -78,7 +78,7 @@ def measure_rounds(tuning: Tuning, beside: Iterable[Tuning] = ()) -> None:
         if tuning.device.type == "cpu":
             compiling.wait_for_quiet(beside)
 
-        def measure(competing: Round, point: SizePoint) -> Entry:
+        def measure(competing: ContestedRange, point: SizePoint) -> Entry:
             nonlocal inputs
             out_before = tuning.standing.out_of(competing)
             entry = _measure_point(tuning, competing, point, inputs)
@@ -89,12 +89,12 @@ def measure_rounds(tuning: Tuning, beside: Iterable[Tuning] = ()) -> None:
             progress.done(f"{competing.sizes} at {point.size}")
             return entry
 
-        def measure_between(competing: Round, point: SizePoint) -> Entry:
+        def measure_between(competing: ContestedRange, point: SizePoint) -> Entry:
             progress.add_steps(1)
             return measure(competing, point)
 
         for number, point in order:
-            found[number, point.size] = measure(tuning.standing.rounds[number], point)
+            found[number, point.size] = measure(tuning.standing.ranges[number], point)
         entries = [[found[i, p.size] for p in row] for i, row in enumerate(points)]
         conclude(tuning, points, entries, measure_between)
         if may_have_kernel_configs(tuning):
@@ -111,7 +111,7 @@ def _out_by_their_code(standing: Standing) -> dict[int, Failure]:
 
 
 def _measure_point(
-    tuning: Tuning, competing: Round, point: SizePoint, inputs: list[Any]
+    tuning: Tuning, competing: ContestedRange, point: SizePoint, inputs: list[Any]
 ) -> Entry:
     """
     Those that fail are out of the range, but for sizes beyond those that stand for it.
@@ -164,7 +164,7 @@ def _to_stay(
 
 def _timed(
     tuning: Tuning,
-    competing: Round,
+    competing: ContestedRange,
     runners: Runners,
     point: SizePoint,
     restore: Callable[[], None],
@@ -202,7 +202,7 @@ def _timed(
     return Entry(times, comparisons)
 
 
-def _saying_where(failure: Failure, competing: Round) -> Failure:
+def _saying_where(failure: Failure, competing: ContestedRange) -> Failure:
     """In which range a candidate failed that is out elsewhere for it, too."""
     if not failure.everywhere:
         return failure

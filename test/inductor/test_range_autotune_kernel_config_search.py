@@ -1,5 +1,5 @@
 # Owner(s): ["module: inductor"]
-"""Tests of ``torch._inductor.range_autotune.kernel_configs``: kernels and times are made up."""
+"""Tests of ``torch._inductor.range_autotune.kernel_config_search``: kernels and times are made up."""
 
 import itertools
 import types
@@ -14,9 +14,9 @@ from torch.testing._internal.common_utils import (
 )
 
 import torch
-from torch._inductor.range_autotune import kernel_configs
-from torch._inductor.range_autotune.kernel_configs import ConfigSearch
-from torch._inductor.range_autotune.named_configs import text_of
+from torch._inductor.range_autotune import kernel_config_search
+from torch._inductor.range_autotune.kernel_config_names import text_of
+from torch._inductor.range_autotune.kernel_config_search import ConfigSearch
 
 
 _numbers = itertools.count(1)
@@ -98,7 +98,9 @@ class TestConfigSearch(TestCase):
     def setUp(self):
         super().setUp()
         self.gpu = MadeUpGpu()
-        sampler = mock.patch.object(kernel_configs, "GpuSampler", lambda _: self.gpu)
+        sampler = mock.patch.object(
+            kernel_config_search, "GpuSampler", lambda _: self.gpu
+        )
         self.enterContext(sampler)
         self.module = types.SimpleNamespace(other=torch)
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..runtime.triton_heuristics import CachingAutotuner
 
 # Inductor config: for kernels, by content, the text of their config.
-PATCH = "custom_op_kernel_configs"
+KERNEL_CONFIGS_OPTION = "custom_op_kernel_configs"
 # In a kernel's ``inductor_meta``.
 _FIELD = "custom_op_kernel_config"
 _NAME = f"'kernel_name': '{Placeholder.DESCRIPTIVE_NAME}'"
@@ -64,7 +64,7 @@ def with_config_named(source: str) -> str:
     Args:
         source: the kernel's, its name left open.
     """
-    named: Mapping[str, str] = getattr(config, PATCH)
+    named: Mapping[str, str] = getattr(config, KERNEL_CONFIGS_OPTION)
     text = named.get(content_name(source)) if named else None
     if text is None:
         return source

@@ -8,7 +8,7 @@ from typing import Any, TYPE_CHECKING
 from .. import config
 from .calls import broken_condition, inputs_at, runner_at
 from .conclusions import choose_kernel_configs
-from .config_ranges import ConfigRecord
+from .kernel_config_ranges import ConfigRecord
 from .limits import call_within, time_limit_s
 from .measuring_points import spread
 from .recall import remember_records
@@ -17,8 +17,8 @@ from .recall import remember_records
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from .config_ranges import ConfigTimes
-    from .kernel_configs import ConfigSearch
+    from .kernel_config_ranges import ConfigTimes
+    from .kernel_config_search import ConfigSearch
     from .size_points import SizePoint
     from .tuning import Tuning
 
@@ -50,7 +50,7 @@ def caller_ahead(
     waits = tuning.ranks or config.autotune_in_subproc
     if waits or tuning.device.type == "cpu" or broken_condition(tuning, point):
         return lambda index: None
-    competing = tuning.standing.rounds[number]
+    competing = tuning.standing.ranges[number]
 
     def call(index: int) -> None:
         if tuning.standing.competes(index, competing):
@@ -97,7 +97,7 @@ def settle_on_configs(
             index
             for index, module in tuning.standing.modules.items()
             if search.is_undecided(module.load())
-            and tuning.standing.competes(index, tuning.standing.rounds[number])
+            and tuning.standing.competes(index, tuning.standing.ranges[number])
         ]
         if undecided and not broken_condition(tuning, point):
             inputs.clear()

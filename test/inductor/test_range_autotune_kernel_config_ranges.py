@@ -1,5 +1,5 @@
 # Owner(s): ["module: inductor"]
-"""Tests of ``torch._inductor.range_autotune.config_ranges``: times are made up."""
+"""Tests of ``torch._inductor.range_autotune.kernel_config_ranges``: times are made up."""
 
 import itertools
 import math
@@ -15,15 +15,17 @@ import torch
 from torch._inductor import config
 from torch._inductor.kernel.custom_op import CustomOpRangeConfig
 from torch._inductor.range_autotune import (
-    config_calls,
-    config_ranges,
     dispatch,
+    kernel_config_calls,
+    kernel_config_ranges,
+    measure_ranges,
     recall,
-    rounds,
     size_dispatch,
 )
 from torch._inductor.range_autotune.candidate_indices import FALLBACK_INDEX
-from torch._inductor.range_autotune.config_ranges import (
+from torch._inductor.range_autotune.cuts import _NEAR
+from torch._inductor.range_autotune.kernel_config_names import KERNEL_CONFIGS_OPTION
+from torch._inductor.range_autotune.kernel_config_ranges import (
     ConfigRecord,
     configs_by_range,
     configs_of_winners,
@@ -31,9 +33,7 @@ from torch._inductor.range_autotune.config_ranges import (
     Winner,
     with_configs,
 )
-from torch._inductor.range_autotune.cuts import _NEAR
-from torch._inductor.range_autotune.kernel_configs import ConfigSearch
-from torch._inductor.range_autotune.named_configs import PATCH
+from torch._inductor.range_autotune.kernel_config_search import ConfigSearch
 from torch._inductor.range_autotune.ranges import ANY_SIZE, DimRange, Segment
 from torch._inductor.range_autotune.times import Failure, RangeTimes, Timing
 
@@ -211,7 +211,7 @@ class TestConfigsByRange(TestCase):
         def loss(chosen):
             cuts = sum(a != b for a, b in itertools.pairwise(chosen))
             lost = sum(excesses(at[s]["k"])[n] for s, n in zip(sizes, chosen))
-            return lost + config_ranges._WORTH * cuts
+            return lost + kernel_config_ranges._WORTH * cuts
 
         chosen = [
             dict(next(p.winner for p in parts if size in p.sizes)).get("k", "usual")
@@ -219,7 +219,7 @@ class TestConfigsByRange(TestCase):
         ]
         least = min(map(loss, itertools.product(names, repeat=len(sizes))))
         # Up to what another config than the usual one has to gain.
-        self.assertLess(loss(chosen), least + config_ranges._WORTH * len(table))
+        self.assertLess(loss(chosen), least + kernel_config_ranges._WORTH * len(table))
         self.assertEqual(parts[0].sizes.start, 0)
         self.assertEqual(parts[-1].sizes.end, math.inf)
 
@@ -313,15 +313,21 @@ class TestEmitted(OpTestCase):
         with (
             config.patch(fx_graph_cache=False),
             mock.patch.object(recall, "may_have_kernel_configs", lambda _: True),
-            mock.patch.object(rounds, "may_have_kernel_configs", lambda _: True),
+            mock.patch.object(
+                measure_ranges, "may_have_kernel_configs", lambda _: True
+            ),
             mock.patch.multiple(
                 ConfigSearch, **{n: lambda *_, v=v: v for n, v in search.items()}
             ),
             mock.patch.object(
-                config_calls, "_config_times", lambda *args: kernels.at(args[-1].size)
+                kernel_config_calls,
+                "_config_times",
+                lambda *args: kernels.at(args[-1].size),
             ),
             mock.patch.object(
-                dispatch, "tag", lambda _, patches: tagged.append(patches.get(PATCH))
+                dispatch,
+                "tag",
+                lambda _, patches: tagged.append(patches.get(KERNEL_CONFIGS_OPTION)),
             ),
             mock.patch.object(size_dispatch, "lower_branch", lower_branch),
             made_up_times(lambda s, i: 1.0 if i == best else 2.0),
@@ -342,7 +348,7 @@ class TestEmitted(OpTestCase):
         self.assertEqual(self.compile(times), (tagged, []))
 
     def test_what_is_known_without_configs_is_measured_again(self):
-        with mock.patch.object(config_calls, "remember_records"):
+        with mock.patch.object(kernel_config_calls, "remember_records"):
             first, _ = self.compile(large_from(50, 0.1))
         again, measured = self.compile(large_from(200, 0.1))
         self.assertEqual((len(first), measured), (3, [2, 50, 98]))

@@ -24,8 +24,8 @@ from ..runtime.triton_heuristics import (
     CachingAutotunerPlugin,
     DEFER,
 )
+from .kernel_config_names import content_name_of, text_of
 from .measure import GpuSampler
-from .named_configs import content_name_of, text_of
 from .times import Failure, failure_of, Timing, timing_of
 from .winners import slowdowns
 
@@ -106,7 +106,7 @@ class ConfigSearch(CachingAutotunerPlugin):
         The configs that a candidate's kernels have settled on.
 
         Returns:
-            As ``named_configs`` has them: by content, as text.
+            As ``kernel_config_names`` has them: by content, as text.
         """
         return {
             name: usual

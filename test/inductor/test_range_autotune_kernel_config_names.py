@@ -1,5 +1,5 @@
 # Owner(s): ["module: inductor"]
-"""Tests of ``torch._inductor.range_autotune.named_configs``, without Triton."""
+"""Tests of ``torch._inductor.range_autotune.kernel_config_names``, without Triton."""
 
 from types import SimpleNamespace
 
@@ -9,12 +9,12 @@ from torch._inductor.test_case import run_tests, TestCase
 from torch._inductor.utils import Placeholder
 
 from torch._inductor import config
-from torch._inductor.range_autotune.named_configs import (
+from torch._inductor.range_autotune.kernel_config_names import (
     configs_of_kernel,
     content_name,
     content_name_of,
     function_name,
-    PATCH,
+    KERNEL_CONFIGS_OPTION,
     text_of,
     with_config_named,
 )
@@ -45,7 +45,9 @@ class TestNamedConfigs(TestCase):
     def test_from_a_launcher_to_the_kernel_of_a_branch(self):
         chosen = triton_config(8, XBLOCK=16, R0_BLOCK=2048, waves_per_eu=None)
         text = source(num_load=2)
-        with config.patch({PATCH: {content_name(text): text_of(chosen)}}):
+        with config.patch(
+            {KERNEL_CONFIGS_OPTION: {content_name(text): text_of(chosen)}}
+        ):
             named = with_config_named(text)
         meta = meta_in(named)
         self.assertEqual(
@@ -59,7 +61,7 @@ class TestNamedConfigs(TestCase):
 
     def test_other_kernels_are_as_they_were(self):
         for named in ({}, {content_name("another"): text_of(triton_config(4))}):
-            with config.patch({PATCH: named}):
+            with config.patch({KERNEL_CONFIGS_OPTION: named}):
                 self.assertEqual(with_config_named(source()), source())
         offered, meta = [triton_config(4), triton_config(8)], {}
         self.assertIs(configs_of_kernel(offered, meta), offered)
@@ -69,7 +71,7 @@ class TestNamedConfigs(TestCase):
         texts = {source()}
         for warps in (4, 8):
             named = {content_name(source()): text_of(triton_config(warps))}
-            with config.patch({PATCH: named}):
+            with config.patch({KERNEL_CONFIGS_OPTION: named}):
                 texts.add(with_config_named(source()))
         self.assertEqual(len(set(map(content_name, texts))), 3)
 
@@ -79,7 +81,7 @@ class TestNamedConfigs(TestCase):
         self.assertEqual(function_name(plain, source()), plain)
         for warps in (4, 8):
             named = {content_name(source()): text_of(triton_config(warps, XBLOCK=1))}
-            with config.patch({PATCH: named}):
+            with config.patch({KERNEL_CONFIGS_OPTION: named}):
                 text = with_config_named(source())
             kernel_name = f"triton_per_fused_mean_{content_name(text)}"
             self.assertNotEqual(kernel_name, plain)
@@ -104,7 +106,9 @@ class TestNamedConfigs(TestCase):
             made.update(configs=configs, inductor_meta=inductor_meta)
 
         chosen = triton_config(16, XBLOCK=1)
-        with config.patch({PATCH: {content_name(source()): text_of(chosen)}}):
+        with config.patch(
+            {KERNEL_CONFIGS_OPTION: {content_name(source()): text_of(chosen)}}
+        ):
             meta = meta_in(with_config_named(source()))
         cached_autotune(
             None,

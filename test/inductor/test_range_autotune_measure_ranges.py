@@ -1,5 +1,5 @@
 # Owner(s): ["module: inductor"]
-"""Tests of ``rounds`` and ``config_calls`` of ``torch._inductor.range_autotune``."""
+"""Tests of ``measure_ranges`` and ``kernel_config_calls`` of ``torch._inductor.range_autotune``."""
 
 import types
 from unittest import mock
@@ -13,7 +13,11 @@ from torch.testing._internal.common_utils import (
 
 import torch
 from torch._inductor import config
-from torch._inductor.range_autotune import config_calls, rounds, size_points
+from torch._inductor.range_autotune import (
+    kernel_config_calls,
+    measure_ranges,
+    size_points,
+)
 from torch._inductor.range_autotune.candidate_indices import FALLBACK_INDEX
 from torch._inductor.range_autotune.ranges import DimRange
 from torch._inductor.range_autotune.size_points import SizePoint
@@ -35,16 +39,18 @@ class TestCallsAhead(TestCase):
         module = types.SimpleNamespace(call=call, symbols=())
         module.load = lambda: module
         standing = types.SimpleNamespace(
-            rounds=[None],
+            ranges=[None],
             modules=dict.fromkeys(range(4), module),
             competes=lambda index, competing: index != 3,
         )
         tuning = types.SimpleNamespace(
             name="op", ranks=ranks, device=torch.device(device), standing=standing
         )
-        with mock.patch.object(config_calls, "broken_condition", return_value=None):
+        with mock.patch.object(
+            kernel_config_calls, "broken_condition", return_value=None
+        ):
             search = types.SimpleNamespace(call=lambda module, run: run())
-            call = config_calls.caller_ahead(
+            call = kernel_config_calls.caller_ahead(
                 tuning, (0, SizePoint(1, {})), inputs, search
             )
         return call, calls, inputs
@@ -52,7 +58,7 @@ class TestCallsAhead(TestCase):
     def test_each_gets_the_same_inputs(self):
         call, calls, inputs = self.caller()
         with mock.patch.object(
-            config_calls, "inputs_at", return_value=["x", 1]
+            kernel_config_calls, "inputs_at", return_value=["x", 1]
         ) as made:
             for index in range(4):
                 call(index)
@@ -64,7 +70,7 @@ class TestCallsAhead(TestCase):
     def test_without_inputs_nothing_is_called(self):
         call, calls, inputs = self.caller()
         with mock.patch.object(
-            config_calls, "inputs_at", side_effect=MemoryError("none left")
+            kernel_config_calls, "inputs_at", side_effect=MemoryError("none left")
         ):
             call(0)
         self.assertEqual((calls, inputs), ([], []))
@@ -76,7 +82,7 @@ class TestCallsAhead(TestCase):
                 ranks=(0, 1) if where == "ranks" else None,
                 device="cpu" if where == "cpu" else "cuda",
             )
-        with mock.patch.object(config_calls, "inputs_at", return_value=["x"]):
+        with mock.patch.object(kernel_config_calls, "inputs_at", return_value=["x"]):
             call(0)
         self.assertEqual(calls, [])
 
@@ -105,7 +111,7 @@ class TestSettleOnConfigs(TestCase):
             run()
         )
         standing = types.SimpleNamespace(
-            rounds=["all", "small"],
+            ranges=["all", "small"],
             modules=modules,
             competes=lambda index, competing: competing == "all" or index == 0,
         )
@@ -113,11 +119,13 @@ class TestSettleOnConfigs(TestCase):
         places = [(int(s == 1), SizePoint(s, {})) for s in sizes]
         with (
             mock.patch.object(
-                config_calls, "broken_condition", lambda _, point: point.size == 512
+                kernel_config_calls,
+                "broken_condition",
+                lambda _, point: point.size == 512,
             ),
-            mock.patch.object(config_calls, "inputs_at", inputs_at),
+            mock.patch.object(kernel_config_calls, "inputs_at", inputs_at),
         ):
-            config_calls.settle_on_configs(tuning, places, inputs, search)
+            kernel_config_calls.settle_on_configs(tuning, places, inputs, search)
         search.settle.assert_called_once()
         return calls, inputs
 
@@ -183,22 +191,24 @@ class TestConfigsOfWinners(TestCase):
             choice_rules=lambda: ChoiceRules(fallback=FALLBACK_INDEX),
         )
         with (
-            mock.patch.object(config_calls, "inputs_at", inputs_at),
+            mock.patch.object(kernel_config_calls, "inputs_at", inputs_at),
             mock.patch.object(
                 size_points,
                 "point_for_size",
                 lambda site, size, n, within: SizePoint(n, {}),
             ),
             mock.patch.object(
-                config_calls, "broken_condition", lambda _, point: point.size == 64
+                kernel_config_calls,
+                "broken_condition",
+                lambda _, point: point.size == 64,
             ),
             mock.patch.object(
-                config_calls,
+                kernel_config_calls,
                 "remember_records",
                 lambda _, records: self.known.update(records),
             ),
         ):
-            config_calls.compare_configs(tuning, search)
+            kernel_config_calls.compare_configs(tuning, search)
         return tuning.kernel_configs, calls
 
     def setUp(self):
@@ -253,8 +263,8 @@ class TestHostsTime(TestCase):
             registration=types.SimpleNamespace(options=options),
         )
         name = "time_in_step" if ranks else "time_candidates"
-        with mock.patch.object(rounds, name) as timed:
-            rounds._times(tuning, dict.fromkeys(range(3)))
+        with mock.patch.object(measure_ranges, name) as timed:
+            measure_ranges._times(tuning, dict.fromkeys(range(3)))
         return timed.call_args.args[3]
 
     @parametrize("ranks", (None, (0, 1)))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from .times import RangeTimes
 
-    # Of a call, by kernel and config; see ``named_configs`` for their names.
+    # Of a call, by kernel and config; see ``kernel_config_names`` for their names.
     ConfigTimes = Mapping[str, Mapping[str, Timing | Failure]]
     MeasureConfigs = Callable[[DimRange, int], tuple[int, ConfigTimes] | None]
     Run = tuple[list[int], "KernelConfigs"]
