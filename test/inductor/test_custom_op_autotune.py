@@ -1015,7 +1015,7 @@ class TestFailingCandidates(AutotuneTestCase):
         self.assertIn("as in range [512, 2048), for nothing could be measured", text)
 
     def test_a_range_without_memory_for_anybody(self):
-        full = Failure("out of memory", may_pass=True)
+        full = Failure("out of memory", may_pass=True, lacks_memory=True)
         compiled, text = self.winners_where_a_range_has_no_memory(lambda index: full)
         self.assert_markers(compiled, {5: 1, 600: 2, 3000: 1})
         self.assertNotIn("left out", text)

@@ -41,6 +41,11 @@ from torch._inductor.range_autotune.times import Failure, Timing
 
 RANGES = [(0, 64), (64, math.inf)]
 SIZES = (2, 63, 64, 200)
+FULL_ON_RANK_1 = Failure(
+    "on rank 1: out of memory: OutOfMemoryError: full",
+    may_pass=True,
+    lacks_memory=True,
+)
 c10d = torch.ops._c10d_functional
 
 
@@ -315,9 +320,7 @@ class TestAgreement(TestCase):
             of_ranks = self.on_two_ranks(
                 lambda: in_step.time_in_step(runners, torch.device(device), (0, 1))
             )
-        reason = "on rank 1: out of memory: OutOfMemoryError: full"
-        failure = Failure(reason, may_pass=True)
-        self.assertEqual(of_ranks, [{0: failure, 1: failure}] * 2)
+        self.assertEqual(of_ranks, [{0: FULL_ON_RANK_1, 1: FULL_ON_RANK_1}] * 2)
         self.assertEqual(called, [])
 
     @parametrize("calls_in_step", ("call_in_step", "time_in_step"))
@@ -338,9 +341,8 @@ class TestAgreement(TestCase):
             )
         )
         self.assertLess(time.monotonic() - start, 5, "a rank has waited in vain")
-        reason = "on rank 1: out of memory: OutOfMemoryError: full"
         for times in of_ranks:
-            self.assertEqual(times[0], Failure(reason, may_pass=True))
+            self.assertEqual(times[0], FULL_ON_RANK_1)
             self.assertIsInstance(times[1], Timing)
         self.assertEqual(sorted(calls[0]), [0, 1])
         self.assertEqual(calls[1].count(0), calls[1].count(1))

@@ -77,13 +77,13 @@ class TestMinSpeedup(TestCase):
 
     def test_where_it_is_fast_enough(self):
         first, last = self.winners(constant(10), per_row(0.0041), min_speedup=9)
-        self.assertEqual((first.winner, last.winner), (1, 0))
+        self.assertEqual((first.value, last.value), (1, 0))
         self.assertTrue(200 < last.sizes.start <= 275, last)
 
     def test_faster_one_is_not_hidden(self):
         models = (constant(10), per_row(0.0041), constant(1.0))
         first, last = self.winners(*models, min_speedup=9)
-        self.assertEqual((first.winner, last.winner), (1, 2))
+        self.assertEqual((first.value, last.value), (1, 2))
         self.assertTrue(200 < last.sizes.start <= 275, last)
 
 
@@ -102,7 +102,7 @@ class TestCut(TestCase):
     def test_another_is_better_between_sizes_that_agree(self):
         machine = Machine(constant(1), lambda s: 0.5 if 10 < s < 200 else 1.1)
         pieces = machine.cut(DimRange(1, 1000))
-        best = [s.winner for s in choose_winners(pieces, RULES)]
+        best = [s.value for s in choose_winners(pieces, RULES)]
         self.assertEqual(best, [0, 1, 0])
 
     def test_another_is_close_but_never_better(self):
@@ -148,7 +148,7 @@ class TestCut(TestCase):
     def test_two_cuts(self):
         machine = Machine(per_row(1), lambda s: 50 + s / 2, lambda s: 300 + s / 20)
         pieces = machine.cut(DimRange(1, 10_000))
-        best = [s.winner for s in choose_winners(pieces, RULES)]
+        best = [s.value for s in choose_winners(pieces, RULES)]
         self.assertEqual(best, [0, 1, 2])
 
     def test_without_an_end(self):
@@ -226,7 +226,7 @@ class TestCut(TestCase):
         for segment in choose_winners(pieces, RULES):
             for size in {segment.sizes.start, int(segment.sizes.last)}:
                 best = min(model(size) for model in models)
-                self.assertLess(models[segment.winner](size), best * NEAR_LOSS)
+                self.assertLess(models[segment.value](size), best * NEAR_LOSS)
 
 
 def fast_below_100(x):
@@ -253,8 +253,8 @@ class TestCutRange(ExpTestCase):
     def test_one_range_two_winners(self):
         with self.assertLogs("torch._inductor.kernel.custom_op", "INFO") as logs:
             table = self.compile()
-        low, high = [s for s in table if s.winner.index >= 0]
-        self.assertEqual([low.winner.index, high.winner.index], [0, 1])
+        low, high = [s for s in table if s.value.index >= 0]
+        self.assertEqual([low.value.index, high.value.index], [0, 1])
         self.assertGreater(low.sizes.end, 66)
         self.assertLess(low.sizes.end, 150)
         said = "\n".join(record.getMessage() for record in logs.records)

@@ -30,12 +30,12 @@ from torch._inductor.range_autotune.kernel_config_ranges import (
     configs_by_range,
     configs_of_winners,
     excesses,
-    Winner,
     with_configs,
 )
 from torch._inductor.range_autotune.kernel_config_search import ConfigSearch
 from torch._inductor.range_autotune.ranges import ANY_SIZE, DimRange, Segment
 from torch._inductor.range_autotune.times import Failure, RangeTimes, Timing
+from torch._inductor.range_autotune.winners import Winner
 
 
 class Kernels:
@@ -82,8 +82,8 @@ class TestConfigsByRange(TestCase):
     def test_another_config_where_it_gains_something(self):
         kernels = Kernels(norm=large_from(1000, 0.05))
         low, high = kernels.choose()
-        self.assertEqual(low.winner, ())
-        self.assertEqual(high.winner, (("norm", "large"),))
+        self.assertEqual(low.value, ())
+        self.assertEqual(high.value, (("norm", "large"),))
         self.assertEqual((low.sizes.start, high.sizes.end), (0, math.inf))
         self.assertEqual(low.sizes.end, high.sizes.start)
         self.assertLess(abs(math.log(low.sizes.end / 1000)), math.log(_NEAR))
@@ -117,7 +117,7 @@ class TestConfigsByRange(TestCase):
 
     def test_kernels_that_change_at_two_sizes(self):
         kernels = Kernels(b=large_from(100, 0.1), a=large_from(1000, 0.1))
-        low, middle, high = (part.winner for part in kernels.choose())
+        low, middle, high = (part.value for part in kernels.choose())
         self.assertEqual(low, ())
         self.assertEqual(middle, (("b", "large"),))
         self.assertEqual(high, (("a", "large"), ("b", "large")))
@@ -129,9 +129,9 @@ class TestConfigsByRange(TestCase):
             "other": lambda size: 1.0 if size <= 264 else 1.4,
         }
         parts = Kernels(norm=configs).choose((2, 257, 512))
-        (at_300,) = (part.winner for part in parts if 300 in part.sizes)
+        (at_300,) = (part.value for part in parts if 300 in part.sizes)
         self.assertEqual(at_300, ())
-        self.assertEqual(parts[0].winner, (("norm", "other"),))
+        self.assertEqual(parts[0].value, (("norm", "other"),))
 
     def test_sizes_between_which_times_may_rise_in_steps(self):
         def measured(ms):
@@ -165,7 +165,7 @@ class TestConfigsByRange(TestCase):
             }
         )
         low, high = kernels.choose()
-        self.assertEqual((low.winner, high.winner), ((("k", "small"),), ()))
+        self.assertEqual((low.value, high.value), ((("k", "small"),), ()))
         self.assertIn(low.sizes.end, DimRange(64, 140))
 
     def test_where_all_fail(self):
@@ -177,7 +177,7 @@ class TestConfigsByRange(TestCase):
         at = {1: kernels.at(1), 2: {"often": kernels.at(2)["often"]}}
         usual = {"often": "usual", "once": "usual"}
         (part,) = configs_by_range(ANY_SIZE, at, usual, lambda *_: None)
-        self.assertEqual(part.winner, (("often", "large"), ("once", "large")))
+        self.assertEqual(part.value, (("often", "large"), ("once", "large")))
 
     def test_one_that_nothing_is_to_be_chosen_for(self):
         kernels = Kernels(norm=large_from(0, 0.05), sum=large_from(0, 0.05))
@@ -214,7 +214,7 @@ class TestConfigsByRange(TestCase):
             return lost + kernel_config_ranges._WORTH * cuts
 
         chosen = [
-            dict(next(p.winner for p in parts if size in p.sizes)).get("k", "usual")
+            dict(next(p.value for p in parts if size in p.sizes)).get("k", "usual")
             for size in sizes
         ]
         least = min(map(loss, itertools.product(names, repeat=len(sizes))))

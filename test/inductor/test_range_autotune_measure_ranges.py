@@ -220,7 +220,7 @@ class TestConfigsOfWinners(TestCase):
         usual, better = (("k", "usual"),), (("k", "better"),)
         # The first is cut: between 65 and 128 is 91, at 64 it cannot be called. The last
         # is the op itself, which has no code here.
-        self.assertEqual([c.winner for c in chosen], [usual, better, better, ()])
+        self.assertEqual([c.value for c in chosen], [usual, better, better, ()])
         self.assertEqual(
             [(c.sizes.start, c.sizes.end) for c in chosen],
             [(1, 109), (109, 129), (129, 1025), (1025, 2049)],
@@ -230,14 +230,14 @@ class TestConfigsOfWinners(TestCase):
     def test_where_nothing_is_in_doubt(self):
         chosen, calls = self.choose(in_doubt=(1, 2))
         self.assertEqual(
-            [(c.sizes.start, c.winner) for c in chosen],
+            [(c.sizes.start, c.value) for c in chosen],
             [(1, (("k", "usual"),)), (129, (("k", "better"),)), (1025, ())],
         )
         self.assertEqual((calls[0], calls[2]), ([], []))
 
     def test_where_some_sizes_cannot_be_called(self):
         chosen, calls = self.choose(cannot=(65, 128, 91, 129, 1024))
-        self.assertEqual([c.winner for c in chosen], [(("k", "usual"),)] * 2 + [()])
+        self.assertEqual([c.value for c in chosen], [(("k", "usual"),)] * 2 + [()])
         self.assertEqual(calls, {0: [1], 1: [], 2: []})
         # There may be memory another time; the code for 64 ends below it.
         self.assertEqual([*self.known[0].at], [1, 64])

@@ -26,6 +26,7 @@ from torch._inductor.range_autotune.winners import ChoiceRules
 
 
 RULES = ChoiceRules(fallback=-1)
+TOO_LARGE = Failure("out of memory: too large", may_pass=True, lacks_memory=True)
 
 
 def of_power(ms_at_1000, power):
@@ -197,7 +198,7 @@ class TestTuning(ExpTestCase):
 
     def test_where_another_gets_ahead(self):
         table, sizes = self.compile(best_from_4000)
-        self.assertEqual([s.winner.index for s in table], [0, 1])
+        self.assertEqual([s.value.index for s in table], [0, 1])
         self.assertGreater(table[1].sizes.start, 4000 / 1.5)
         self.assertLess(table[1].sizes.start, 4000 * 1.5)
         self.assertEqual(table[1].sizes.end, math.inf)
@@ -205,18 +206,18 @@ class TestTuning(ExpTestCase):
 
     def test_not_where_its_size_is_told(self):
         table, sizes = self.compile(best_from_4000, range_upper_bound=2002)
-        self.assertEqual([s.winner.index for s in table], [0])
+        self.assertEqual([s.value.index for s in table], [0])
         self.assertEqual(max(sizes), 2002)
 
     def test_who_fails_there_wins_before(self):
         def fails_from_3000(size, index):
             if index == 0 and size > 3000:
-                return Failure("out of memory: too large", may_pass=True)
+                return TOO_LARGE
             return best_from_4000(size, index)
 
         with self.assertLogs("torch._inductor.kernel.custom_op", "INFO") as logs:
             table, _ = self.compile(fails_from_3000)
-        self.assertEqual([s.winner.index for s in table], [0, 1])
+        self.assertEqual([s.value.index for s in table], [0, 1])
         self.assertGreater(table[1].sizes.start, 2002)
         self.assertLessEqual(table[1].sizes.start, 3001)
         said = [r.getMessage() for r in logs.records if "too large" in r.getMessage()]
@@ -230,7 +231,7 @@ class TestTuning(ExpTestCase):
             return best_from_4000(size, index)
 
         table, _ = self.compile(slow)
-        self.assertEqual([s.winner.index for s in table], [0, 1])
+        self.assertEqual([s.value.index for s in table], [0, 1])
 
     @parametrize("check", ("drop", "warn"))
     def test_whose_results_differ_there_wins_before(self, check):
@@ -251,13 +252,13 @@ class TestTuning(ExpTestCase):
             ):
                 second, _ = self.compile(always_best, numerics_check=check)
         self.assertEqual(second, first)
-        winners = [s.winner.index for s in first]
+        winners = [s.value.index for s in first]
         self.assertEqual(winners, [0, -1] if check == "drop" else [0])
 
     def test_not_where_tensors_are_too_long_for_32_bits(self):
         with mock.patch.object(conclusions, "has_long_tensor", lambda *_: True):
             table, sizes = self.compile(best_from_4000)
-        self.assertEqual([s.winner.index for s in table], [0])
+        self.assertEqual([s.value.index for s in table], [0])
         self.assertEqual(max(sizes), 2002)
 
     @parametrize("who", ("first", "all", "all but the op"))
@@ -266,7 +267,7 @@ class TestTuning(ExpTestCase):
 
         def fails_from_3000(size, index):
             if size > 3000 and (index == 0 or who != "first"):
-                return Failure("out of memory: too large", may_pass=True)
+                return TOO_LARGE
             return best_from_4000(size, index)
 
         with config.patch(fx_graph_cache=False):
@@ -278,7 +279,7 @@ class TestTuning(ExpTestCase):
                     fails_from_3000, include_fallback=include_fallback
                 )
         self.assertEqual(second, first)
-        winners = [s.winner.index for s in first]
+        winners = [s.value.index for s in first]
         self.assertEqual(winners, [0, 1] if who == "first" else [0])
 
 

@@ -32,12 +32,12 @@ EXAMPLES = settings(max_examples=200, deadline=None, derandomize=True)
 
 
 def table(segments):
-    return "\n".join(f"{s.sizes}: {s.winner}" for s in segments)
+    return "\n".join(f"{s.sizes}: {s.value}" for s in segments)
 
 
 def winners_at(segments, size):
     """The winners of all segments that hold a size: at most one in a right table."""
-    return [s.winner for s in segments if size in s.sizes]
+    return [s.value for s in segments if size in s.sizes]
 
 
 @st.composite
@@ -335,7 +335,7 @@ class TestSegments(TestCase):
         merged = merge_neighbours(segments)
         for a, b in itertools.pairwise(merged):
             touching = a.sizes.end == b.sizes.start
-            self.assertFalse(touching and a.winner == b.winner)
+            self.assertFalse(touching and a.value == b.value)
         self.assertEqual(merge_neighbours(merged), merged)
 
     @EXAMPLES

@@ -46,7 +46,7 @@ def as_time(value):
 def winners(*rows, **rules):
     """The winner table, as text."""
     segments = choose_winners(rows, dataclasses.replace(RULES, **rules))
-    return ", ".join(f"{s.sizes}: {s.winner}" for s in segments)
+    return ", ".join(f"{s.sizes}: {s.value}" for s in segments)
 
 
 def winner_of(times, **rules):
@@ -55,7 +55,7 @@ def winner_of(times, **rules):
     (segment,) = choose_winners(
         [row(0, 8, *at_sizes)], dataclasses.replace(RULES, **rules)
     )
-    return segment.winner
+    return segment.value
 
 
 class TestWinnerOfARange(TestCase):
@@ -319,7 +319,7 @@ RULE_SETS = st.builds(
 
 def winner_in(segments, measured):
     """The only winner of a range."""
-    (winner,) = {s.winner for s in segments if s.sizes.overlaps(measured.sizes)}
+    (winner,) = {s.value for s in segments if s.sizes.overlaps(measured.sizes)}
     return winner
 
 
@@ -370,7 +370,7 @@ class TestChoiceProperties(TestCase):
         for measured, segment in zip(table, segments, strict=True):
             scores = slowdowns(measured.at)
             if scores:
-                self.assertEqual(scores[segment.winner], min(scores.values()))
+                self.assertEqual(scores[segment.value], min(scores.values()))
 
     @EXAMPLES
     @given(measured_tables(), RULE_SETS)

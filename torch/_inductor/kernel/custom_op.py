@@ -281,7 +281,7 @@ def autotune_custom_op(
     winners = decide(tuning)
     tuning.standing.tell()
     results = emit(tuning, winners)
-    winner = tuning.standing.traced[winners[0].winner.index]
+    winner = tuning.standing.traced[winners[0].value.index]
     choice = _winning_choice(winner, tuning, inputs)
     return pytree.tree_unflatten(results, tuning.outputs.spec), choice
 

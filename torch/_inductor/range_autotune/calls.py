@@ -10,7 +10,7 @@ from .errors import one_line
 from .inputs import make_inputs
 from .integer_division import check_divisors
 from .limits import is_out_of_memory, time_limit_s
-from .size_points import may_hold, SizePoint, values_of
+from .size_points import may_hold, Purpose, SizePoint, values_of
 from .times import Failure
 from .trial import try_in_process
 
@@ -41,7 +41,7 @@ def runners_at(
         inputs = inputs or inputs_at(tuning, point)
         restore = _restorer(tuning, inputs)
     except Exception as e:
-        is_named = point.timed and not point.beyond
+        is_named = point.purpose is Purpose.STAND_FOR_RANGE
         if is_named and not is_out_of_memory(e):
             raise
         tell_not_measured(tuning, point, one_line(e))
@@ -115,7 +115,7 @@ def _failures_of_divisors(
     standing, failures = tuning.standing, {}
     for index in [i for i in standing.modules if standing.competes(i, competing)]:
         try:
-            check_divisors(standing.traced[index].graph, inputs, time_limit_s())
+            check_divisors(standing.traced[index].graph, inputs)
         except Exception as e:
             reason = (
                 f"it does not run: {one_line(e)}; integers are zeros unless input_gen_fns "

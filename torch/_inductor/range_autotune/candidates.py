@@ -60,8 +60,8 @@ if TYPE_CHECKING:
     import sympy
 
     from .call_site import CallSite
-    from .kernel_config_ranges import KernelConfigs
     from .known_sizes import KnownSize
+    from .winners import KernelConfigs
 
     # Called with the op's arguments by name.
     _OpCall = Callable[[dict[str, Any]], Any]

@@ -7,7 +7,7 @@ from typing import Any, TYPE_CHECKING
 
 from .calls import inputs_at
 from .candidate_indices import FALLBACK_INDEX
-from .limits import call_within, time_limit_s
+from .limits import call_candidate
 from .numerics import find_mismatch
 from .ranks import common_comparisons
 from .second_opinion import find_mismatch_of_ops
@@ -61,7 +61,7 @@ def _without_neighbours(
         return find_mismatch_of_ops(candidate, site, inputs_at(tuning, point))
 
     try:
-        return call_within(time_limit_s(), "a call of it", call_ops)
+        return call_candidate(call_ops)
     except Exception as e:
         log.debug("%s: no second opinion", tuning.name, exc_info=e)
         return mismatch
@@ -83,7 +83,7 @@ def _results_of_op(
 
 def _called_anew(run: Callable[[], Any], restore: Callable[[], None]) -> Any:
     restore()
-    return call_within(time_limit_s(), "a call of it", run)
+    return call_candidate(run)
 
 
 def _comparisons(

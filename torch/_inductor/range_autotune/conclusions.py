@@ -13,7 +13,7 @@ from .inputs import has_long_tensor
 from .kernel_config_ranges import configs_of_winners
 from .measuring_points import end_points, has_open_end
 from .open_ends import with_open_end
-from .size_points import measure_within, SizePoint
+from .size_points import measure_within, Purpose, SizePoint
 from .times import Failure, RangeTimes, Times, Timing
 from .winners import choose_winners
 
@@ -39,7 +39,7 @@ def learn(
     Args:
         competing: the range that the point is in.
     """
-    if point.timed or _is_called_there(standing, competing, entry.times):
+    if point.is_timed or _is_called_there(standing, competing, entry.times):
         judge(standing, entry.comparisons, point)
         reject_failures(standing, competing, point, entry.times)
 
@@ -102,7 +102,7 @@ def reject_failures(
     for index, result in times.items():
         if not isinstance(result, Failure) or index in standing.out_of(competing):
             continue
-        if not point.beyond:
+        if point.purpose is not Purpose.BEYOND:
             standing.reject_in(competing, index, result)
             continue
         name, reason = standing.traced[index].name, result.reason
@@ -125,7 +125,7 @@ def conclude(
     _object_to_uncompared(tuning.standing)
     cut_ranges: list[tuple[ContestedRange, list[RangeTimes]]] = []
     for competing, row, known in zip(tuning.standing.ranges, points, entries):
-        at = {p.size: entry.times for p, entry in zip(row, known) if p.timed}
+        at = {p.size: entry.times for p, entry in zip(row, known) if p.is_timed}
         pieces = _pieces(tuning, competing, at, entry_at)
         cut_ranges.append((competing, pieces))
     _call_at_ends(tuning, points, entry_at)
@@ -288,6 +288,8 @@ def _times_at(
         return _still_in(tuning.standing, competing, entry_at(competing, point).times)
     if has_long_tensor(tuning.site, point.values, tuning.outputs.tensors):
         return {}
-    times = entry_at(competing, dataclasses.replace(point, beyond=True)).times
+    times = entry_at(
+        competing, dataclasses.replace(point, purpose=Purpose.BEYOND)
+    ).times
     runs = any(isinstance(time, Timing) for time in times.values())
     return _still_in(tuning.standing, competing, times) if runs else {}

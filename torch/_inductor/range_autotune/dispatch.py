@@ -106,7 +106,7 @@ def emit_dispatch(
     """
     operands = [*site.symbols(), *site.inputs]
     branches = [
-        _known_branch(s.winner, operands, site, outputs, known) for s in segments
+        _known_branch(s.value, operands, site, outputs, known) for s in segments
     ]
     starts = [int(s.sizes.start) for s in segments[1:]]
     made = site.without_written(outputs.tensors)

@@ -9,7 +9,7 @@ from .. import config
 from .calls import broken_condition, inputs_at, runner_at
 from .conclusions import choose_kernel_configs
 from .kernel_config_ranges import ConfigRecord
-from .limits import call_within, time_limit_s
+from .limits import call_candidate
 from .measuring_points import spread
 from .recall import remember_records
 
@@ -74,7 +74,7 @@ def _call_ahead(
         search.call(module.load(), runner_at(module, point, inputs))
 
     try:
-        call_within(time_limit_s(), "a call of it", call)
+        call_candidate(call)
     except Exception as e:
         log.debug("%s: a call ahead of time failed", tuning.name, exc_info=e)
 
@@ -152,6 +152,6 @@ def _config_times(
         run = runner_at(module, point, inputs_at(tuning, point))
         return search.times_with_each(module.load(), run)
 
-    times = call_within(time_limit_s(), "a call of it", call)
+    times = call_candidate(call)
     log.debug("%s: with each config at size %s: %s", tuning.name, point.size, times)
     return times

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 from .cuts import crossing, is_wide, pieces, widest, widest_change, with_probes
 from .ranges import DimRange, fill_gaps, Segment
 from .times import Failure, Timing
+from .winners import KernelConfigs, Winner
 
 
 if TYPE_CHECKING:
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
 
 C = TypeVar("C")
 
-# Names of kernels and their configs, sorted.
-KernelConfigs = tuple[tuple[str, str], ...]
-
 # As far as the times of one config differ on a GPU, beside the error of a timing.
 _NOISE_ON_DEVICE = 0.005
 # Between two sizes a call's time has no steps if it grows by less than the first factor (all
@@ -45,20 +43,6 @@ _FLAT, _IN_PROPORTION, _STEP = 1.1, 0.15, 1.5
 _WORTH = 0.015
 # The first one of a call site makes a dispatch of a winner that would be inlined.
 _WORTH_A_DISPATCH = 0.03
-
-
-@dataclasses.dataclass(frozen=True)
-class Winner:
-    """
-    What runs at some sizes.
-
-    Args:
-        index: of the candidate.
-        kernel_configs: of those of its kernels that have several.
-    """
-
-    index: int
-    kernel_configs: KernelConfigs = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,11 +74,11 @@ def with_configs(
     cut: list[Segment[Winner]] = []
     for won in winners:
         parts = [
-            Segment(sizes, Winner(won.winner, part.winner))
+            Segment(sizes, Winner(won.value, part.value))
             for part in configs
             if (sizes := part.sizes.intersect(won.sizes))
         ]
-        cut += fill_gaps(parts, won.sizes, Winner(won.winner))
+        cut += fill_gaps(parts, won.sizes, Winner(won.value))
     return tuple(cut)
 
 
@@ -137,20 +121,20 @@ def configs_of_winners(
     """
     chosen: list[Segment[KernelConfigs]] = []
     for won in winners:
-        record = record_of(won.winner)
+        record = record_of(won.value)
         parts = [Segment(won.sizes, KernelConfigs())]
         if record.in_doubt:
             # Some are outside: a lender's, or the model's where its range has none.
             timed = {size for row in measured for size in row.at if size is not None}
             sizes = sorted(size for size in timed if size in won.sizes)
-            measure = measure_within(won.winner)
+            measure = measure_within(won.value)
             found = [measure(DimRange(size, size + 1), size) for size in sizes]
             if at := dict(times for times in found if times and times[1]):
                 usual = {kernel: record.usual[kernel] for kernel in record.in_doubt}
                 worth = _WORTH if len(winners) > 1 else _WORTH_A_DISPATCH
                 parts = configs_by_range(won.sizes, at, usual, measure, worth)
         for part in parts:
-            configs = {**record.usual, **dict(part.winner)}
+            configs = {**record.usual, **dict(part.value)}
             chosen.append(Segment(part.sizes, tuple(sorted(configs.items()))))
     return tuple(chosen)
 

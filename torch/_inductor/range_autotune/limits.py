@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# What a time limit may be for, in messages.
+A_CALL = "a call of it"
+
 _SETTING = "torch._inductor.config.custom_op_candidate_time_limit_s"
 # An exception that was swallowed, by a bare `except:` for one, is raised again.
 _AGAIN_S = 1.0
@@ -82,6 +85,11 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
         _NO_MEMORY_ON_CPU in str(error)
     )
+
+
+def call_candidate(call: Callable[..., T], *args: Any) -> T:
+    """A call of a candidate within its time limit; raises what ``call_within`` does."""
+    return call_within(time_limit_s(), A_CALL, call, *args)
 
 
 def call_within(

@@ -28,7 +28,7 @@ from .errors import CandidateError, one_line
 from .graph_text import SymbolNames
 from .guards import replaced
 from .inner_compilations import outside_of_compilation
-from .kernel_config_ranges import Winner, with_configs
+from .kernel_config_ranges import with_configs
 from .measure import as_current
 from .measure_ranges import measure_ranges
 from .node_kinds import is_conjugated, is_on_user_stream, makes_sizes
@@ -40,7 +40,7 @@ from .report import log_header, log_kernel_configs, log_winners
 from .size_points import hint, size_bounds
 from .stale_code import note_lowered
 from .tuning import known_tunings, outermost_graph, Tuning
-from .winners import choose_winners
+from .winners import choose_winners, Winner
 
 
 if TYPE_CHECKING:
@@ -284,7 +284,7 @@ def _over_possible_sizes(
 ) -> tuple[Segment[Winner], ...]:
     """Winners for the sizes that can occur; the op itself for those without a range."""
     possible = [
-        Segment(sizes, segment.winner)
+        Segment(sizes, segment.value)
         for segment in winners
         if (sizes := segment.sizes.intersect(bounds))
     ]
@@ -302,9 +302,9 @@ def emit(
     """Lowers the winner, or the dispatch among several; see ``emit_winner``."""
     if tuning.size is not None:  # more may be known of it than when it was lowered
         winners = _over_possible_sizes(winners, size_bounds(replaced(tuning.size)))
-    table = [Segment(s.sizes, _to_emit(tuning, s.winner)) for s in winners]
+    table = [Segment(s.sizes, _to_emit(tuning, s.value)) for s in winners]
     if len(table) == 1:
-        winner = table[0].winner
+        winner = table[0].value
         return emit_winner(winner, tuning.site, tuning.outputs, realized)
     assert tuning.size is not None and tuning.table is not None
     dim = tuning.table.dim

@@ -12,7 +12,7 @@ from torch._dynamo.utils import counters
 
 import torch
 
-from .limits import call_within, TookTooLong
+from .limits import A_CALL, call_within, TookTooLong
 from .times import failure_of, Timing, timing_of, usual_timing_of
 
 
@@ -132,7 +132,7 @@ def _warm_up(
     for index, run in runners.items():
         counters["inductor"]["custom_op_candidate_timings"] += 1
         try:
-            call_within(limit_s, "a call of it", finish, run, device)
+            call_within(limit_s, A_CALL, finish, run, device)
             sample_ms = _sample(samplers[index], run, limit_s)
         except Exception as e:
             failures[index] = failure_of(e)
@@ -145,7 +145,7 @@ def _sample(sampler: Sampler, run: Runner, limit_s: float | None) -> float:
     """A sample in ms, of what has come back in time before; raises TookTooLong."""
     sample_ms = sampler(run)
     if limit_s is not None and sample_ms > limit_s * 1e3:
-        raise TookTooLong("a call of it", limit_s)
+        raise TookTooLong(A_CALL, limit_s)
     return sample_ms
 
 
@@ -160,7 +160,7 @@ def call_once(
     """
     start = time.perf_counter()
     try:
-        call_within(limit_s, "a call of it", finish, run, device)
+        call_within(limit_s, A_CALL, finish, run, device)
     except Exception as e:
         return failure_of(e)
     return Timing((time.perf_counter() - start) * 1e3)
@@ -222,7 +222,7 @@ def _time_replay(
     that a graph keeps is free for the next one.
     """
     try:
-        call_within(limit_s, "a call of it", finish, run, device)
+        call_within(limit_s, A_CALL, finish, run, device)
         replay = _captured(run, device)
     except Exception as e:
         return failure_of(e)

@@ -30,11 +30,12 @@ from .in_step import call_in_step, time_in_step
 from .inputs import have_memory
 from .kernel_config_calls import caller_ahead, compare_configs, settle_on_configs
 from .kernel_config_search import ConfigSearch
-from .limits import call_within, is_out_of_memory, time_limit_s
+from .limits import call_candidate, is_out_of_memory, time_limit_s
 from .measure import call_once, synchronize, time_candidates
 from .measuring_points import in_order, points_of_ranges
 from .ranks import common_to_all_ranks
 from .recall import may_have_kernel_configs, remember
+from .size_points import Purpose
 from .standing import LEFT_OUT_ELSEWHERE
 from .times import Failure, failure_of, Times, Timing
 from .timing_cache import Entry
@@ -130,12 +131,13 @@ def _measure_point(
     runners = _on_all_ranks(tuning, mine)
     if not runners:
         entry = Entry(not_measured=reason)
-    elif point.timed:
+    elif point.is_timed:
         entry = _timed(tuning, competing, runners, point, restore)
     else:
         entry = _called(tuning, runners, point, restore)
         learn(tuning.standing, competing, point, entry)
-    return _to_stay(tuning, point, entry, failures) if point.beyond else entry
+    beyond = point.purpose is Purpose.BEYOND
+    return _to_stay(tuning, point, entry, failures) if beyond else entry
 
 
 def _to_stay(
@@ -152,7 +154,7 @@ def _to_stay(
     def lasting(result: Any) -> Any:
         if not _lacks_memory(result):
             return result
-        return dataclasses.replace(result, may_pass=False)
+        return dataclasses.replace(result, may_pass=False, lacks_memory=False)
 
     times = {i: lasting(result) for i, result in {**failures, **entry.times}.items()}
     if not times and not have_memory(tuning.site, point, tuning.outputs.tensors):
@@ -172,7 +174,8 @@ def _timed(
     """What candidates take, and whether they do what the op does, if that is asked for."""
     comparisons = compare(tuning, runners, point, restore)
     wrong: dict[int, Failure] = {}
-    if point.beyond and tuning.registration.options.numerics_check == "drop":
+    drop = tuning.registration.options.numerics_check == "drop"
+    if drop and point.purpose is Purpose.BEYOND:
         # Out at this size only: failures there, and no objections to be judged.
         wrong = {i: Failure(r) for i, r in comparisons.items() if isinstance(r, str)}
         comparisons = {**comparisons, **dict.fromkeys(wrong)}
@@ -249,7 +252,7 @@ def _failure_of_op(tuning: Tuning, point: SizePoint) -> Failure | None:
         synchronize(tuning.device)
 
     try:
-        call_within(time_limit_s(), "a call of it", call)
+        call_candidate(call)
     except Exception as e:
         return failure_of(e).of("the op itself does not run there")
     return None

@@ -11,7 +11,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from .ranges import DimRange, representative_sizes
 from .ranks import as_on_first_rank
-from .size_points import hint_point, point_for_size, SizePoint
+from .size_points import hint_point, point_for_size, Purpose, SizePoint
 
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def in_order(
 
     def distance(entry: tuple[int, SizePoint]) -> tuple[bool, float]:
         _, point = entry
-        return not point.timed, abs(math.log((point.size or 1) / here))
+        return not point.is_timed, abs(math.log((point.size or 1) / here))
 
     return sorted(numbered, key=distance)
 
@@ -64,7 +64,7 @@ def spread(
     schedule: Sequence[tuple[int, SizePoint]], number: int
 ) -> list[tuple[int, SizePoint]]:
     """At most so many of those timed: the smallest, the largest, and others between."""
-    timed = [entry for entry in schedule if entry[1].timed]
+    timed = [entry for entry in schedule if entry[1].is_timed]
     by_size = sorted(timed, key=lambda entry: entry[1].size or 0)
     if len(by_size) <= number:
         return by_size
@@ -150,7 +150,7 @@ def end_points(tuning: Tuning, sizes: DimRange) -> list[SizePoint]:
     """At the ends of a range of a size that is dispatched on; to be called at only."""
     ends = [sizes.start, int(sizes.last)] if sizes.bounded else [sizes.start]
     points = _points_near(tuning, ends, sizes)
-    return [dataclasses.replace(point, timed=False) for point in points]
+    return [dataclasses.replace(point, purpose=Purpose.CALL) for point in points]
 
 
 def _unaligned_point(
@@ -171,4 +171,4 @@ def _unaligned_point(
     point = point_for_size(site, size, larger.start, larger)
     if point is None or not (point.size or 0) % alignment:
         return None
-    return dataclasses.replace(point, timed=False)
+    return dataclasses.replace(point, purpose=Purpose.CALL)

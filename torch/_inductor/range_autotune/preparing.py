@@ -15,7 +15,6 @@ from .candidate_indices import FALLBACK_INDEX
 from .candidates import at_site, trace_fallback, TracedCandidate
 from .collectives import can_measure, has_collective, ranks_of
 from .errors import one_line
-from .kernel_config_ranges import Winner
 from .parsing import make_contest
 from .ranges import ANY_SIZE, DimRange, fill_gaps, merge_neighbours, Segment
 from .ranks import common_to_all_ranks, topology
@@ -23,6 +22,7 @@ from .size_points import size_bounds
 from .standing import ContestedRange, LEFT_OUT_ELSEWHERE, Standing
 from .tracing import add_plain_lowering, add_variants, trace_candidates
 from .tuning import Tuning
+from .winners import Winner
 
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import Any, Generic, TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-W = TypeVar("W")
+V = TypeVar("V")
 
 
 def as_int(value: Any) -> Any:
@@ -192,45 +192,45 @@ def representative_sizes(
 
 
 @dataclasses.dataclass(frozen=True)
-class Segment(Generic[W]):
-    """One winner and the sizes at which it won."""
+class Segment(Generic[V]):
+    """Sizes, and what goes for all of them, such as who wins there."""
 
     sizes: DimRange
-    winner: W
+    value: V
 
 
-def merge_neighbours(segments: Iterable[Segment[W]]) -> tuple[Segment[W], ...]:
-    """Joins segments that touch and have one winner. The segments come sorted."""
-    merged: list[Segment[W]] = []
+def merge_neighbours(segments: Iterable[Segment[V]]) -> tuple[Segment[V], ...]:
+    """Joins segments that touch and have one value. The segments come sorted."""
+    merged: list[Segment[V]] = []
     for segment in segments:
         last = merged[-1] if merged else None
         if (
             last is not None
             and last.sizes.end == segment.sizes.start
-            and last.winner == segment.winner
+            and last.value == segment.value
         ):
             joined = DimRange(last.sizes.start, segment.sizes.end)
-            merged[-1] = Segment(joined, last.winner)
+            merged[-1] = Segment(joined, last.value)
         else:
             merged.append(segment)
     return tuple(merged)
 
 
 def fill_gaps(
-    segments: Sequence[Segment[W]], within: DimRange, winner: W
-) -> tuple[Segment[W], ...]:
+    segments: Sequence[Segment[V]], within: DimRange, value: V
+) -> tuple[Segment[V], ...]:
     """
-    Gives every size in ``within`` a segment: those between the given ones go to ``winner``.
+    Gives every size in ``within`` a segment: those between the given ones get ``value``.
 
     The given segments come sorted and lie inside ``within``.
     """
-    filled: list[Segment[W]] = []
+    filled: list[Segment[V]] = []
     covered: int | float = within.start
     for segment in segments:
         if covered < segment.sizes.start:
-            filled.append(Segment(DimRange(int(covered), segment.sizes.start), winner))
+            filled.append(Segment(DimRange(int(covered), segment.sizes.start), value))
         filled.append(segment)
         covered = segment.sizes.end
     if covered < within.end:
-        filled.append(Segment(DimRange(int(covered), within.end), winner))
+        filled.append(Segment(DimRange(int(covered), within.end), value))
     return tuple(filled)

@@ -11,7 +11,7 @@ from .conclusions import choose_kernel_configs, conclude, learn
 from .inputs import have_memory
 from .measuring_points import in_order, points_of_ranges
 from .ranks import known_to_all_ranks
-from .size_points import hint_point, SizePoint
+from .size_points import hint_point, Purpose, SizePoint
 from .timing_cache import (
     Entry,
     lookup,
@@ -229,6 +229,5 @@ def _cache_entry(
 
 def _how_measured(point: SizePoint) -> str:
     """What is found out at a size in one way is not what is in another."""
-    if not point.timed:
-        return "\ncalled"
-    return "\nbeyond" if point.beyond else ""
+    usual = point.purpose is Purpose.STAND_FOR_RANGE
+    return "" if usual else f"\n{point.purpose.value}"

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
     from .call_site import CallSite
     from .candidates import Rejection
-    from .kernel_config_ranges import KernelConfigs
     from .ranges import DimRange
     from .registration import Registration
     from .times import RangeTimes
     from .tuning import Tuning
+    from .winners import KernelConfigs
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
@@ -130,7 +130,7 @@ def _gaps(tuning: Tuning) -> list[DimRange]:
     """Sizes that can occur and are in none of the ranges."""
     ranges = [Segment(r.possible, True) for r in tuning.standing.ranges]
     filled = fill_gaps(ranges, tuning.bounds, False)
-    return [segment.sizes for segment in filled if not segment.winner]
+    return [segment.sizes for segment in filled if not segment.value]
 
 
 def log_kernel_configs(
@@ -142,7 +142,7 @@ def log_kernel_configs(
         if cuts := ", ".join(str(part.sizes.start) for part in parts[1:]):
             log.info("Range %s: kernels change their configs at %s", won.sizes, cuts)
         for part in parts:
-            for kernel, text in part.winner:
+            for kernel, text in part.value:
                 log.debug("  Kernel %s in range %s: %s", kernel, part.sizes, text)
 
 
@@ -160,7 +160,7 @@ def _log_cuts(tuning: Tuning, measured: Sequence[RangeTimes]) -> None:
 
 
 def _winner_in(winners: Sequence[Segment[int]], sizes: DimRange) -> int:
-    return next(s.winner for s in winners if s.sizes.overlaps(sizes))
+    return next(s.value for s in winners if s.sizes.overlaps(sizes))
 
 
 def _log_choice(tuning: Tuning, row: RangeTimes, winner: int) -> None:

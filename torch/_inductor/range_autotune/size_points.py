@@ -9,6 +9,7 @@ are ints.
 from __future__ import annotations
 
 import dataclasses
+import enum
 import itertools
 import math
 from typing import Any, TYPE_CHECKING, TypeVar
@@ -40,6 +41,14 @@ _FACTORS_RAISED = (1, 4)
 _NEIGHBOURS_CHANGED = 16
 
 
+class Purpose(enum.Enum):
+    """What candidates are run at a size for."""
+
+    STAND_FOR_RANGE = "stand for range"  # timed; who does not run there is out of it
+    BEYOND = "beyond"  # larger than those: timed, and who does not run there stays in
+    CALL = "called"  # once, to see if they can be
+
+
 @dataclasses.dataclass(frozen=True)
 class SizePoint:
     """
@@ -49,16 +58,16 @@ class SizePoint:
         size: concrete value of the dispatch dimension; None where no size is dispatched
             on.
         values: a concrete value for each symbol of the call site.
-        timed: whether candidates are timed there; else they are called, to see if they
-            can be.
-        beyond: whether it is larger than the sizes that stand for its range: who does
-            not run there, or not right, stays in for those.
     """
 
     size: int | None
     values: Values
-    timed: bool = True
-    beyond: bool = False
+    purpose: Purpose = Purpose.STAND_FOR_RANGE
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether candidates are timed there, and not only called."""
+        return self.purpose is not Purpose.CALL
 
 
 def size_bounds(size: sympy.Expr) -> DimRange:

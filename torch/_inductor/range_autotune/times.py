@@ -41,16 +41,13 @@ class Failure:
         may_pass: whether it is transient: memory that others held, a time limit, a device
             that an earlier kernel broke. Such a failure is not cached.
         everywhere: whether it is not to be called at other sizes, either.
+        lacks_memory: whether less memory was free than a call takes.
     """
 
     reason: str
     may_pass: bool = False
     everywhere: bool = False
-
-    @property
-    def lacks_memory(self) -> bool:
-        """Whether less memory was free than a call takes."""
-        return self.may_pass and not self.everywhere
+    lacks_memory: bool = False
 
     def of(self, what: str) -> Failure:
         """The same, saying what failed."""
@@ -78,7 +75,7 @@ def failure_of(error: BaseException) -> Failure:
     """What a candidate raised, as a value; nothing of the candidate is kept alive by it."""
     reason = one_line(error)
     if is_out_of_memory(error):
-        return Failure(f"out of memory: {reason}", may_pass=True)
+        return Failure(f"out of memory: {reason}", may_pass=True, lacks_memory=True)
     passes = isinstance(error, (TookTooLong, TimeoutError, torch.AcceleratorError))
     return Failure(reason, may_pass=passes, everywhere=passes)
 

@@ -36,7 +36,7 @@ import torch
 
 from .. import config
 from .inputs import describe_inputs, TensorSpec
-from .limits import is_out_of_memory, TookTooLong
+from .limits import A_CALL, is_out_of_memory, TookTooLong
 from .size_points import values_of
 from .times import Failure, failure_of
 
@@ -348,7 +348,7 @@ class TrialProcess:
         except (EOFError, BrokenPipeError, pickle.UnpicklingError):
             return Failure(self._crash(process), everywhere=True)
         self.end()
-        reason = str(TookTooLong("a call of it", wait_s or 0.0))
+        reason = str(TookTooLong(A_CALL, wait_s or 0.0))
         return Failure(reason, may_pass=True, everywhere=True)
 
     def _crash(self, process: TuningProcess) -> str:

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from .call_site import CallSite
     from .contract import Outputs
     from .dispatch import Branches
-    from .kernel_config_ranges import KernelConfigs, Winner
     from .ranges import DimRange, Segment
     from .registration import RangeTable, Registration
     from .size_points import SizePoint
     from .standing import Standing
     from .times import RangeTimes
+    from .winners import KernelConfigs, Winner
 
 # Where a graph keeps what was found out for its call sites. That refers to the graph, and
 # Inductor keeps shape environments for long: no table of ours or theirs would let it go.

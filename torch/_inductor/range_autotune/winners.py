@@ -18,10 +18,27 @@ if TYPE_CHECKING:
 
 K = TypeVar("K")
 
+# Names of kernels and their configs, sorted.
+KernelConfigs = tuple[tuple[str, str], ...]
+
 # Two times of one kernel differ by this much now and then. On a machine so busy that
 # they differ by more than the limit, the lowest samples still tell something.
 NOISE = 0.03
 _NOISE_LIMIT = 0.06
+
+
+@dataclasses.dataclass(frozen=True)
+class Winner:
+    """
+    What runs at some sizes.
+
+    Args:
+        index: of the candidate.
+        kernel_configs: of those of its kernels that have several.
+    """
+
+    index: int
+    kernel_configs: KernelConfigs = ()
 
 
 @dataclasses.dataclass(frozen=True)
