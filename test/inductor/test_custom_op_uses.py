@@ -71,6 +71,10 @@ def doubling_op():
     return op
 
 
+def scaled_rows(x: torch.Tensor) -> torch.Tensor:
+    return x * x.pow(2).mean(-1, keepdim=True).rsqrt()
+
+
 class UsesTestCase(AutotuneTestCase):
     def check(self, fn, make, dims=((0, 0),)):
         """Under real times, with a branch for each range; no candidate is left out."""
@@ -636,6 +640,31 @@ class TestImplementations(UsesTestCase):
         compiled = compile_at(op, ramp(128))
         with no_recompile:
             self.assertEqual(compiled(ramp(600)), ramp(600) + 1)
+
+    @parametrize("part", ("behind_the_first", "first_half", "every_other", "suffix"))
+    def test_part_of_what_the_model_is_given(self, part):
+        """What its own guards tell of such a size is no guard of an implementation."""
+        op = define_op(scaled_rows, torch.empty_like)
+        register(op, scaled_rows, lambda x: x / x.pow(2).mean(-1, True).sqrt())
+        cut = {
+            "behind_the_first": lambda x, y: x[1:],
+            "first_half": lambda x, y: x[: x.shape[0] // 2],
+            "every_other": lambda x, y: x[::2],
+            "suffix": lambda x, y: x[y.shape[0] :],
+        }[part]
+
+        def fn(x, y):
+            return op(cut(x, y).contiguous())
+
+        counters.clear()
+        dims = ((0, 0), (1, 0)) if part == "suffix" else ((0, 0),)
+        with branch_for_each_range, made_up_times(best_by_range):
+            compiled = compile_at(fn, ramp(40, 4) + 1, ramp(6), dims=dims)
+        self.assertEqual(counters["inductor"]["custom_op_candidates_left_out"], 0)
+        with no_recompile:
+            for size in (20, 1100, 3000):
+                x, y = ramp(size, 4) + 1, ramp(7 if part == "suffix" else 6)
+                self.assertEqual(compiled(x, y), fn(x, y))
 
     def test_sum_over_the_dispatch_size(self):
         """Where C++ for more than 4096 elements is other code, no size is guarded on."""

@@ -1,6 +1,7 @@
 # Owner(s): ["module: inductor"]
 """Tests of ``torch._inductor.range_autotune.rounded_sizes``: what holds for all sizes."""
 
+import itertools
 import math
 from types import SimpleNamespace
 
@@ -19,6 +20,8 @@ from torch.utils._sympy.functions import (
     CeilToInt,
     FloorDiv,
     IntTrueDiv,
+    Max,
+    Min,
     Mod,
     PythonMod,
 )
@@ -29,7 +32,7 @@ from torch._inductor.kernel.custom_op import (
     CustomOpConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune.rounded_sizes import holds
+from torch._inductor.range_autotune.rounded_sizes import holds, holds_of_sum
 
 
 S, T = sympy.symbols("s t", integer=True, positive=True)
@@ -66,6 +69,9 @@ class TestHolds(TestCase):
             FloorDiv(T, 16) < 7,
             sympy.Ne(Mod(BLOCKS, 16 * BLOCKS), 0),
             Mod(BLOCKS, 2 * BLOCKS) <= S,
+            sympy.Ne(Mod(BLOCKS, 16 * BLOCKS + 1), 0),
+            Max(1, FloorDiv(S + 2, 2)) < Max(1, FloorDiv(S + 2, 2)) ** 2,
+            Max(2, Min(64, S)) <= 64,
             sympy.Ne(FloorDiv(S, 3) + FloorDiv(T, 3), -1, evaluate=False),
             sympy.Eq(Mod(8 * S + 8 * PythonMod(-S, 8), 64), 0),
             sympy.Eq(Mod(S + Mod(8 - Mod(S, 8), 8), 8), 0),
@@ -97,8 +103,9 @@ class TestHolds(TestCase):
         (
             FloorDiv(S, 16) < 3,
             sympy.Ne(Mod(FloorDiv(S, 16), 16 * FloorDiv(S, 16)), 0),
-            sympy.Ne(Mod(BLOCKS, 16 * BLOCKS + 1), 0),
             16 * FloorDiv(S, 16) < S,
+            Max(1, FloorDiv(S, 2)) < Max(1, FloorDiv(S, 2)) ** 2,
+            Min(64, S) < 64,
             FloorDiv(S, T) <= S,
             S * FloorDiv(S, 2) <= S,
             sympy.Eq(16 * FloorDiv(S, 16), S),
@@ -112,6 +119,52 @@ class TestHolds(TestCase):
     )
     def test_cannot_be_told(self, condition):
         self.assertIsNone(holds(condition, ANY))
+
+    @given(
+        st.sampled_from(RELATIONS),
+        st.sampled_from(
+            (
+                FloorDiv(S, 2),
+                FloorDiv(S + 3, 4),
+                Min(7, S),
+                Min(S - T, 4),
+                Min(3, FloorDiv(S + T, 2)),
+            )
+        ),
+        st.tuples(st.integers(-3, 3), st.integers(-3, 3), st.integers(-9, 9)),
+        st.tuples(st.integers(2, 9), st.integers(0, 25)),
+    )
+    @settings(max_examples=200, deadline=None, derandomize=True)
+    def test_is_so_of_parts(self, relation, part, factors, values):
+        first, last = values[0], sum(values)
+        once, twice, constant = factors
+        at_least_1 = Max(1, part)
+        condition = relation(once * at_least_1 + twice * at_least_1**2, constant)
+        told = holds(condition, sizes(s=(first, last), t=(2, 4)))
+        if told is not None:
+            for s, t in itertools.product(range(first, last + 1), (2, 3, 4)):
+                actual = condition.subs({S: s, T: t})
+                self.assertEqual(bool(actual), told, msg=f"{condition} at {s}, {t}")
+
+    @parametrize("size", (S - T, T - S, S + T, S - FloorDiv(S, 2)))
+    def test_of_a_sum(self, size):
+        """Of which nothing follows from its terms."""
+
+        def told(condition):
+            return holds_of_sum(condition, size, ValueRanges(2, 9), ANY)
+
+        self.assertIs(told(size < 2), False)
+        self.assertIs(told(3 * size >= 6), True)
+        self.assertIs(told(sympy.Eq(size, -1, evaluate=False)), False)
+        self.assertIs(told(Max(1, size) < Max(1, size) ** 2), True)
+        self.assertIsNone(told(size < 5))
+        self.assertIsNone(told(sympy.Symbol("u") > 0))
+
+    def test_of_no_sum_of_a_symbol_itself(self):
+        self.assertIsNone(holds_of_sum(S * T > 7, S * T, ValueRanges(8, 9), ANY))
+        self.assertIsNone(
+            holds_of_sum(2 * S > 7, 2 * S - 3 * T, ValueRanges(8, 9), ANY)
+        )
 
     @given(
         st.sampled_from(RELATIONS),

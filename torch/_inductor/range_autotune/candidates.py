@@ -231,10 +231,15 @@ def trace_candidate(
     return TracedCandidate(candidate, *graphs, known=known)
 
 
-def trace_plain(site: CallSite, outputs: Outputs) -> TracedCandidate | None:
+def trace_plain(
+    site: CallSite, outputs: Outputs, known: KnownSize | None = None
+) -> TracedCandidate | None:
     """
     What the op is lowered to where nothing is registered, or would be if Inductor could
     look into it: its decomposition, its lowering, or the body of a custom op.
+
+    Args:
+        known: of the size that is dispatched on.
 
     Returns:
         None if there is no such thing. Of several calls, those that have none are eager.
@@ -250,15 +255,22 @@ def trace_plain(site: CallSite, outputs: Outputs) -> TracedCandidate | None:
     ]
     eager = {call.op for body, call in zip(bodies, site.calls) if not body}
     try:
-        graphs = call_within(
-            time_limit_s(), "tracing it", _candidate_graphs, calls, site, outputs, eager
-        )
+        with knowing(known):
+            graphs = call_within(
+                time_limit_s(),
+                "tracing it",
+                _candidate_graphs,
+                calls,
+                site,
+                outputs,
+                eager,
+            )
     except Exception as e:
         log.debug("%s has no plain lowering: %s", site.op, one_line(e))
         return None
     parts = tuple(Candidate(PLAIN_NAME, body) if body else FALLBACK for body in bodies)
     candidate = Candidate(PLAIN_NAME, bodies[0], parts=parts if len(parts) > 1 else ())
-    return TracedCandidate(candidate, *graphs)
+    return TracedCandidate(candidate, *graphs, known=known)
 
 
 def at_site(

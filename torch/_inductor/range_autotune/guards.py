@@ -13,7 +13,8 @@ from torch.fx.experimental.symbolic_shapes import _ShapeEnvGuardError
 import torch
 
 from ..virtualized import V
-from .rounded_sizes import holds
+from .narrowed_sizes import sums_in_ranges, without_ruled_out_ends
+from .rounded_sizes import holds, holds_of_sum
 
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def frozen_shapes() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(V.fake_mode)
         if shape_env:
+            stack.enter_context(without_ruled_out_ends(shape_env))
             stack.enter_context(shape_env.error_on_new_guards())
             stack.enter_context(_answering(shape_env))
             stack.enter_context(_accepting_asserts_of_own_data(shape_env))
@@ -94,7 +96,7 @@ def _answering(shape_env: ShapeEnv) -> Iterator[None]:
     """Without a guard, what holds whatever the sizes are."""
 
     def answer(expr: sympy.Basic, *args: Any, **kwargs: Any) -> sympy.Basic:
-        known = holds(expr, shape_env)
+        known = _holds(expr, shape_env)
         if known is not None:
             return sympy.sympify(known)
         return type(shape_env).evaluate_expr(shape_env, expr, *args, **kwargs)
@@ -238,6 +240,7 @@ def recorded_guards() -> Iterator[list[sympy.Basic]]:
 
     try:
         with (
+            without_ruled_out_ends(shape_env),
             _with_method(shape_env, "evaluate_expr", record),
             _with_method(shape_env, "guard_or_defer_runtime_assert", expect),
             shape_env.suppress_guards(),
@@ -256,7 +259,16 @@ def _is_backed(expr: sympy.Basic, shape_env: ShapeEnv) -> bool:
 def _is_open(expr: sympy.Basic, shape_env: ShapeEnv) -> bool:
     """Whether what is known of the sizes does not decide it."""
     is_known = shape_env._maybe_evaluate_static(expr) is not None
-    return not is_known and holds(expr, shape_env) is None
+    return not is_known and _holds(expr, shape_env) is None
+
+
+def _holds(expr: sympy.Basic, shape_env: ShapeEnv) -> bool | None:
+    """Whether it is true, or false, whatever the sizes are; None if that cannot be told."""
+    for size, values in sums_in_ranges(shape_env):
+        known = holds_of_sum(expr, size, values, shape_env)
+        if known is not None:
+            return known
+    return holds(expr, shape_env)
 
 
 def _condition(expr: sympy.Basic, value: sympy.Basic) -> sympy.Basic:

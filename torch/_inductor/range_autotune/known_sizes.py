@@ -14,7 +14,6 @@ import math
 from typing import TYPE_CHECKING
 
 import sympy
-from torch._subclasses.fake_tensor import disable_fake_tensor_cache
 from torch.fx.experimental import _config as symbolic_config
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils._sympy.functions import FloorDiv
@@ -23,6 +22,7 @@ from torch.utils._sympy.value_ranges import ValueRanges
 
 from ..virtualized import V
 from .guards import recorded_guards, replaced
+from .narrowed_sizes import narrowed, no_answer_kept, sum_in_range
 
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ def knowing(known: KnownSize | None) -> AbstractContextManager[None]:
     For what is traced, lowered or generated in the block, a size is in its range.
 
     A size that is made of one symbol by constants, also rounded up to a multiple, narrows the
-    values of that; of others, such as a product of two, it is known that they keep to the
-    bounds.
+    values of that; of a sum it is known which values it has; of others, such as a product of
+    two, that they keep to the bounds.
     """
     # Answers must be the hints' there, which may be of another range.
     if known is None or symbolic_config.backed_size_oblivious:
@@ -64,9 +64,11 @@ def knowing(known: KnownSize | None) -> AbstractContextManager[None]:
         return contextlib.nullcontext()
     values = _values_of_symbol(size, sizes.start, sizes.last)
     if values is None:
-        return _taken_for_true(_bounds_of(size, sizes))
-    narrowed = _range_of_symbol(*values)
-    return _narrowed(values[0], narrowed) if narrowed else contextlib.nullcontext()
+        return _in_range(size, sizes)
+    possible = _range_of_symbol(*values)
+    if possible is None:
+        return contextlib.nullcontext()
+    return narrowed(_shape_env(), {values[0]: possible})
 
 
 @contextlib.contextmanager
@@ -129,8 +131,8 @@ def _range_of_symbol(
         return None
     lower = int(first) if first > -math.inf else -int_oo
     upper = int(last) if last < math.inf else int_oo
-    narrowed = before & ValueRanges(lower, upper)
-    return None if narrowed == before else narrowed
+    possible = before & ValueRanges(lower, upper)
+    return None if possible == before else possible
 
 
 def _bounds_of(size: sympy.Expr, sizes: DimRange) -> list[sympy.Basic]:
@@ -140,15 +142,19 @@ def _bounds_of(size: sympy.Expr, sizes: DimRange) -> list[sympy.Basic]:
 
 
 @contextlib.contextmanager
-def _narrowed(symbol: sympy.Symbol, values: ValueRanges) -> Iterator[None]:
-    ranges = _shape_env().var_to_range
-    before = ranges[symbol]
-    with _no_answer_kept():
-        ranges[symbol] = values
-        try:
-            yield
-        finally:
-            ranges[symbol] = before
+def _in_range(size: sympy.Expr, sizes: DimRange) -> Iterator[None]:
+    last = int(sizes.last) if sizes.bounded else int_oo
+    values = ValueRanges(int(sizes.start), last)
+    with contextlib.ExitStack() as stack:
+        if is_sum(size):
+            stack.enter_context(sum_in_range(_shape_env(), size, values))
+        stack.enter_context(_taken_for_true(_bounds_of(size, sizes)))
+        yield
+
+
+def is_sum(size: sympy.Expr) -> bool:
+    """Whether it is one of several symbols, or of one and what is made of it."""
+    return size.is_Add and _values_of_symbol(size, 0, math.inf) is None
 
 
 @contextlib.contextmanager
@@ -160,31 +166,13 @@ def _taken_for_true(conditions: Iterable[sympy.Basic]) -> Iterator[None]:
         for implied, value in shape_env.get_implications(shape_env.simplify(condition))
         if implied not in shape_env.axioms
     }
-    with _no_answer_kept():
+    with no_answer_kept(shape_env):
         shape_env.axioms.update(implied)
         try:
             yield
         finally:
             for condition in implied:
                 shape_env.axioms.pop(condition, None)
-
-
-@contextlib.contextmanager
-def _no_answer_kept() -> Iterator[None]:
-    """From before the block in it, or from it behind."""
-    shape_env = _shape_env()
-    with disable_fake_tensor_cache(V.fake_mode):
-        _forget_answers(shape_env)
-        try:
-            yield
-        finally:
-            _forget_answers(shape_env)
-
-
-def _forget_answers(shape_env: ShapeEnv) -> None:
-    shape_env._version_counter += 1
-    type(shape_env)._inner_evaluate_expr.cache_clear()
-    type(shape_env).guard_or_defer_runtime_assert.cache_clear()
 
 
 def _shape_env() -> ShapeEnv:

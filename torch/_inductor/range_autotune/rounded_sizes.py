@@ -9,35 +9,55 @@ from what is divided.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any, TYPE_CHECKING
 
 import sympy
+from torch.fx.experimental.symbolic_shapes import (
+    _maybe_evaluate_static_worker,
+    _SymbolInfo,
+)
 from torch.utils._sympy.functions import (
     CeilToInt,
     CleanDiv,
     FloorDiv,
     IntTrueDiv,
+    Min,
     Mod,
     PythonMod,
 )
+from torch.utils._sympy.value_ranges import bound_sympy
 
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
+    from torch.utils._sympy.value_ranges import ValueRanges
 
 
-_ROUNDED = (FloorDiv, Mod, PythonMod, CeilToInt)
+_ROUNDED = (FloorDiv, Mod, PythonMod, CeilToInt, Min)
+_PARTS = (FloorDiv, Min)
+# Stands for a sum whose values are known.
+WHOLE = sympy.Symbol("whole", integer=True)
 
 
 def holds(condition: sympy.Basic, shape_env: ShapeEnv) -> bool | None:
     """
-    Whether a comparison of sums of sizes, their quotients and remainders by constants is
-    true, or false, for all values that the sizes can have; None if that cannot be told. Of
-    products of such sums what follows from the signs, of several conditions what follows
-    from writing remainders as quotients.
+    Whether a condition on sizes is true, or false, for all values that they can have; None
+    if that cannot be told, or has nothing to do with rounding.
     """
     if not condition.has(*_ROUNDED):
         return None
+    known = _holds_of_sums(condition, shape_env)
+    return _holds_of_any_parts(condition, shape_env) if known is None else known
+
+
+def _holds_of_sums(condition: sympy.Basic, shape_env: ShapeEnv) -> bool | None:
+    """
+    Of a comparison of sums of sizes, their quotients and remainders by constants. Of products
+    of such sums what follows from the signs, of several conditions what follows from writing
+    remainders as quotients.
+    """
     condition = condition.replace(_is_rounded, _by_quotient)
     if condition in (sympy.true, sympy.false):
         return bool(condition)
@@ -50,6 +70,92 @@ def holds(condition: sympy.Basic, shape_env: ShapeEnv) -> bool | None:
         return None
     low, high = bounds
     return _decided(type(condition), sympy.ceiling(low), sympy.floor(high))
+
+
+def holds_of_sum(
+    condition: sympy.Basic, size: sympy.Expr, values: ValueRanges, shape_env: ShapeEnv
+) -> bool | None:
+    """
+    The same where a sum has some values only: of ``s0 - s1`` none follow from those of ``s0``
+    and ``s1``, so that it takes the place of one of them in the condition.
+    """
+    if condition.free_symbols.isdisjoint(size.free_symbols):
+        return None
+    parts = _Parts(shape_env)
+    instead = _in_place_of_term(parts.general(size))
+    parts.ranges[WHOLE] = values
+    return parts.decide(parts.general(condition).xreplace(instead)) if instead else None
+
+
+def told_of_sum(
+    conditions: Iterable[sympy.Basic], size: sympy.Expr, shape_env: ShapeEnv
+) -> tuple[sympy.Basic, ...]:
+    """Those of conditions that are on a sum alone, which is ``WHOLE`` in them."""
+    parts = _Parts(shape_env)
+    instead = _in_place_of_term(parts.general(size))
+    told = (sympy.expand(parts.general(c).xreplace(instead)) for c in conditions)
+    return tuple(condition for condition in told if condition.free_symbols == {WHOLE})
+
+
+def _in_place_of_term(size: sympy.Expr) -> dict[sympy.Symbol, sympy.Expr]:
+    """
+    What one of a sum's symbols is in terms of the others and of the sum, which is ``WHOLE``;
+    empty if it has none that is its own multiple by 1 or -1.
+    """
+    for symbol in sorted(size.free_symbols, key=str):
+        factor = size.coeff(symbol)
+        rest = size - factor * symbol
+        if factor in (1, -1) and symbol not in rest.free_symbols:
+            return {symbol: factor * (WHOLE - rest)}
+    return {}
+
+
+def _holds_of_any_parts(condition: sympy.Basic, shape_env: ShapeEnv) -> bool | None:
+    """
+    Whether it holds whatever quotients and minima are within their bounds, as
+    ``Max(1, s // 2) < Max(1, s // 2) ** 2`` does if ``s`` is at least 4.
+    """
+    parts = _Parts(shape_env)
+    return parts.decide(parts.general(condition))
+
+
+class _Parts:
+    """
+    Quotients and minima in conditions, each of which a symbol stands for.
+
+    Args:
+        shape_env: knows what the symbols of sizes can be.
+    """
+
+    def __init__(self, shape_env: ShapeEnv) -> None:
+        self.ranges = {**shape_env.var_to_range}
+        self._shape_env = shape_env
+        self._symbols: dict[sympy.Basic, sympy.Symbol] = {}
+
+    def general(self, expr: Any) -> Any:
+        """The expression with symbols for its parts."""
+        return self._with_symbols(self._shape_env.replace(expr))
+
+    def _with_symbols(self, expr: Any) -> Any:
+        if isinstance(expr, _PARTS):
+            return self._symbol_of(expr)
+        return expr.func(*map(self._with_symbols, expr.args)) if expr.args else expr
+
+    def _symbol_of(self, part: sympy.Expr) -> sympy.Symbol:
+        if part not in self._symbols:
+            symbol = sympy.Symbol(f"part{len(self._symbols)}", integer=True)
+            self._symbols[part] = symbol
+            self.ranges[symbol] = bound_sympy(part, self._shape_env.var_to_range)
+        return self._symbols[part]
+
+    def decide(self, condition: Any) -> bool | None:
+        """Whether a condition follows from what its symbols can be."""
+        symbols = sorted(condition.free_symbols, key=str)
+        if not all(symbol in self.ranges for symbol in symbols):
+            return None
+        infos = tuple(_SymbolInfo(s, self.ranges[s], None, False) for s in symbols)
+        known = _maybe_evaluate_static_worker(condition, infos, False, False)
+        return bool(known) if known in (sympy.true, sympy.false) else None
 
 
 def _is_rounded(expr: sympy.Basic) -> bool:

@@ -16,7 +16,7 @@ from .candidate_indices import (
 )
 from .candidates import Rejection, trace_candidate, trace_plain, TracedCandidate
 from .kernel_forms import with_persistent_reductions
-from .known_sizes import KnownSize
+from .known_sizes import is_sum, KnownSize
 from .measuring_points import has_points
 from .ranges import DimRange
 
@@ -95,15 +95,23 @@ def _known_of_size(
     """
     What ranges say of the size that is dispatched on.
 
-    None if one of them is measured at the model's size only, which lies outside of it.
+    None if that is nothing that is not known anyway, or if one of them is measured at the
+    model's size only, which lies outside of it.
     """
     if tuning.size is None:
         return None
     ranges = [competing.possible for competing in entered]
     hull = DimRange(min(r.start for r in ranges), max(r.end for r in ranges))
-    if hull == tuning.bounds or not all(has_points(tuning, r) for r in ranges):
+    if not all(has_points(tuning, r) for r in ranges):
         return None
-    return KnownSize(tuning.size, hull)
+    return _known_in(tuning, hull)
+
+
+def _known_in(tuning: Tuning, sizes: DimRange) -> KnownSize | None:
+    """That the size that is dispatched on is in a range, if that tells anything."""
+    if tuning.size is None or (sizes == tuning.bounds and not is_sum(tuning.size)):
+        return None
+    return KnownSize(tuning.size, sizes)
 
 
 def add_plain_lowering(tuning: Tuning) -> None:
@@ -111,7 +119,8 @@ def add_plain_lowering(tuning: Tuning) -> None:
     What the op would be lowered to without a registration, unless one that does the same
     competes wherever that would.
     """
-    plain = trace_plain(tuning.site, tuning.outputs)
+    known = _known_in(tuning, tuning.bounds)
+    plain = trace_plain(tuning.site, tuning.outputs, known)
     standing = tuning.standing
     everywhere = [
         traced
