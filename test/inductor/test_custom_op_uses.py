@@ -150,6 +150,20 @@ class TestArguments(UsesTestCase):
 
         self.check(model, lambda n: (ramp(n, 4), ramp(n, 4) > 9), dims=((0, 0), (1, 0)))
 
+    def test_sizes_in_a_list_are_told_apart(self):
+        def first(xs: list[torch.Tensor]) -> torch.Tensor:
+            return xs[0].clone()
+
+        op = define_op(first, lambda xs: torch.empty_like(xs[0]))
+        configs = [CustomOpConfig(lambda xs: xs[0] + 0 * xs[1])]
+        register_custom_op_autotuning(op, configs=configs)
+        with self.assertLogs("torch._inductor.kernel.custom_op", "WARNING") as logs:
+            compile_at(
+                lambda x, y: op([x, y]), ramp(128), ramp(128), dims=((0, 0), (1, 0))
+            )
+        (told,) = (record.getMessage() for record in logs.records)
+        self.assertRegex(told, r"xs\[0\].shape\[0\] is s\d+, xs\[1\].shape\[0\] is s")
+
     def test_one_tensor_as_two_arguments(self):
         def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
             return x + y

@@ -79,11 +79,12 @@ def _sizes_of_arguments(site: CallSite) -> Iterator[tuple[str, str]]:
     """Each as text, and where it is."""
     for call in site.calls:
         for name, value in call.fake_arguments().items():
-            for leaf in pytree.tree_leaves(value):
+            for path, leaf in pytree.tree_leaves_with_path(value):
+                place = f"{name}{pytree.keystr(path)}"
                 if isinstance(leaf, torch.SymInt):
-                    yield str(leaf), name
+                    yield str(leaf), place
                 for dim, size in enumerate(getattr(leaf, "shape", ())):
-                    yield str(size), f"{name}.shape[{dim}]"
+                    yield str(size), f"{place}.shape[{dim}]"
 
 
 def _candidate_name(tuning: Tuning, index: int) -> str:

@@ -313,6 +313,8 @@ def _symbols_alike(
     implementation may rely on it all the same: nobody calls it with others. Two sizes of
     one input that are equal by chance are two sizes.
     """
+    if symbol not in hints:  # no input has it
+        return set()
     beside: set[sympy.Symbol] = set()
     for node in site.inputs:
         symbols = {*free_symbols([node])}
