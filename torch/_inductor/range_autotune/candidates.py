@@ -203,17 +203,7 @@ def trace_candidate(
         parts = candidate.parts or (candidate,)
         calls = [call_of_candidate(part, call) for part, call in zip(parts, site.calls)]
         eager = {c.op for part, c in zip(parts, site.calls) if part.impl is None}
-        with knowing(known):
-            graphs = call_within(
-                limit_s,
-                "tracing it",
-                _candidate_graphs,
-                calls,
-                site,
-                outputs,
-                eager,
-                apart,
-            )
+        graphs = _graphs_within(limit_s, known, calls, site, outputs, eager, apart)
     except _ShapeEnvGuardError as e:
         counters["inductor"]["custom_op_decomp_guard_skips"] += 1
         condition = str(e).partition(": ")[2]
@@ -255,16 +245,7 @@ def trace_plain(
     ]
     eager = {call.op for body, call in zip(bodies, site.calls) if not body}
     try:
-        with knowing(known):
-            graphs = call_within(
-                time_limit_s(),
-                "tracing it",
-                _candidate_graphs,
-                calls,
-                site,
-                outputs,
-                eager,
-            )
+        graphs = _graphs_within(time_limit_s(), known, calls, site, outputs, eager)
     except Exception as e:
         log.debug("%s has no plain lowering: %s", site.op, one_line(e))
         return None
@@ -335,6 +316,17 @@ def call_implementation(
     args, kwargs = bind(op, candidate.impl, values, tensor_names, candidate.params)
     with state_restored(candidate.impl):
         return candidate.impl(*args, **kwargs)
+
+
+def _graphs_within(
+    limit_s: float | None, known: KnownSize | None, *graphs_of: Any
+) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule | None]:
+    """
+    Args:
+        graphs_of: arguments of ``_candidate_graphs``.
+    """
+    with knowing(known):
+        return call_within(limit_s, "tracing it", _candidate_graphs, *graphs_of)
 
 
 def _candidate_graphs(
