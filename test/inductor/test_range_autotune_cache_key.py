@@ -936,7 +936,7 @@ class TestRegistrationsKey(OpTestCase):
         def key(op):
             return registrations_key(graph_of(op))
 
-        several = "torch._inductor.range_autotune.collectives.several_ranks"
+        several = "torch._inductor.range_autotune.cache_key.several_ranks"
         with mock.patch(several, lambda: True):
             for op in (self.ops[0], self.ops[0].overloadpacket):
                 with self.assertRaisesRegex(BypassFxGraphCache, "all ranks decide on"):
