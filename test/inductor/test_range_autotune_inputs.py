@@ -268,6 +268,14 @@ class TestPoint(SiteTestCase):
         expected = {rows: 1000, columns: 64, few: 64, third: 65, other: 1000}
         self.assertEqual(point.values, expected)
 
+    def test_others_of_which_the_size_is_a_sum(self):
+        """As of two inputs that are concatenated in front of the op."""
+        first, second = self.symbol("a", 64), self.symbol("b", 64)
+        site = self.site(a=self.tensor([first]), b=self.tensor([second]))
+        point = point_for_size(site, first + second, 1000, DimRange(512, math.inf))
+        self.assertEqual(point.size, 1000)
+        self.assertEqual(sorted(point.values.values()), [64, 936])
+
     def test_others_that_only_seem_to_be_the_same_size(self):
         rows, other = self.symbol("r", 64), self.symbol("o", 64)
         self.guard(sympy.Le(8 * other, 4096))

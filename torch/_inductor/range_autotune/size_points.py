@@ -265,19 +265,18 @@ def _point_by_symbol(
     where a condition couples them: a cache is no smaller than what is written to it; and
     where others seem to be the same size.
     """
-    conditions, same = _conditions(), _symbols_alike(site, symbol, hints)
+    conditions, same = _conditions(), _symbols_alike(site, symbol, size, hints)
     refused: list[Values] = []
     for value in _values_near(symbol, size, wanted, hints):
         alone = {**hints, symbol: value}
+        if (got := _value_within(within, size, alone)) is None:
+            continue
         together = {other: value for other in same if value in size_bounds(other)}
-        point = _point_with({**alone, **together}, size, within, conditions)
-        point = point or _point_with(alone, size, within, conditions)
-        if point is not None:
-            return point
-        if (
-            len(refused) < _NEIGHBOURS_CHANGED
-            and _value_within(within, size, alone) is not None
-        ):
+        if together and _all_hold(conditions, {**alone, **together}):
+            return SizePoint(got, {**alone, **together})
+        if _all_hold(conditions, alone):
+            return SizePoint(got, alone)
+        if len(refused) < _NEIGHBOURS_CHANGED:
             refused.append(alone)
             solved = _solved(conditions, alone, symbol)
             if point := _point_with(solved, size, within, conditions):
@@ -304,10 +303,11 @@ def _point_with(
 
 
 def _symbols_alike(
-    site: CallSite, symbol: sympy.Symbol, hints: Values
+    site: CallSite, symbol: sympy.Symbol, size: sympy.Expr, hints: Values
 ) -> set[sympy.Symbol]:
     """
-    Those of other inputs that the model is compiled with the same value for.
+    Those of other inputs that the model is compiled with the same value for, but for those
+    that are part of the size itself, as of two inputs that are concatenated.
 
     Where nothing says that sizes are equal, as of tokens and the places that they go to, an
     implementation may rely on it all the same: nobody calls it with others. Two sizes of
@@ -315,7 +315,7 @@ def _symbols_alike(
     """
     if symbol not in hints:  # no input has it
         return set()
-    beside: set[sympy.Symbol] = set()
+    beside: set[sympy.Basic] = {*size.free_symbols}
     for node in site.inputs:
         symbols = {*free_symbols([node])}
         if symbol in symbols:
