@@ -47,8 +47,8 @@ def with_last_resort(compile_graph: Callable[..., Any]) -> Callable[..., Any]:
     choices, if the first one fails behind them. The FX graph cache does not keep that.
 
     Graphs without registered ops have none, though they may be compiled while others' are
-    made. What fails before, such as an input generator of the user's, is raised; also where ranks
-    have agreed on a choice, which one of them must not drop.
+    made. What fails before, such as an input generator of the user's, is raised; also where
+    ranks have agreed on a choice, which one of them must not drop.
     """
 
     @functools.wraps(compile_graph)

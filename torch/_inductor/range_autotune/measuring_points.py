@@ -26,7 +26,7 @@ log = logging.getLogger("torch._inductor.kernel.custom_op")
 
 
 def points_of_ranges(tuning: Tuning) -> list[list[SizePoint]]:
-    """For each round the points at which it is measured."""
+    """For each range the points at which it is measured."""
     return [_points(tuning, competing.possible) for competing in tuning.standing.ranges]
 
 
@@ -39,7 +39,7 @@ def in_order(
     tuning: Tuning, points: Sequence[Sequence[SizePoint]]
 ) -> list[tuple[int, SizePoint]]:
     """
-    What is measured when: each round's points, by the number of the round.
+    What is measured when: each range's points, by the number of the range.
 
     Begins near the size that the model is compiled with, for Triton kernels whose configs
     are chosen at their first call get the same ones as without tuning. Of ranks that

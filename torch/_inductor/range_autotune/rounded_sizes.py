@@ -1,5 +1,5 @@
 """
-What holds of sizes that are rounded or divided, whatever they are.
+What holds of sizes that are rounded, divided, or sums, whatever they are.
 
 An implementation that pads to whole blocks asks whether ``s <= 16 * ((s + 15) // 16)``, or
 whether ``s + -s % 16`` is a multiple of 16; one that works on halves whether ``s // 2 <= s``.
