@@ -22,6 +22,7 @@ from range_autotune_testing import (
     SymbolicTestCase,
 )
 from torch._dynamo.utils import counters
+from torch._inductor.exc import InvalidCxxCompiler
 from torch._inductor.test_case import run_tests, TestCase
 from torch._inductor.utils import fresh_cache
 from torch.testing._internal.common_utils import (
@@ -300,6 +301,22 @@ class TestKey(TestCase):
         ):
             accelerators = Environment.current().accelerators
         self.assertEqual(accelerators, ("torch.mps", "torch.mps"))
+
+    def test_of_the_cpu_s_compiler(self):
+        def told(get_cpp_compiler, version="13.1"):
+            with (
+                mock.patch.object(timing_cache, "get_cpp_compiler", get_cpp_compiler),
+                mock.patch.object(
+                    timing_cache, "get_compiler_version_info", lambda _: version
+                ),
+            ):
+                return timing_cache._cpu.__wrapped__()
+
+        def missing():
+            raise InvalidCxxCompiler
+
+        self.assertNotEqual(told(lambda: "g++"), told(lambda: "g++", "13.2"))
+        self.assertEqual(told(missing), (*told(lambda: "g++")[:-1], ""))
 
     def test_config_that_changes_code(self):
         before = Environment.current()

@@ -27,6 +27,7 @@ from torch._dynamo.utils import counters
 import torch
 
 from .. import config
+from ..cpp_builder import get_compiler_version_info, get_cpp_compiler
 from ..runtime.cache_dir_utils import cache_dir
 from .content import content_digest, digest, Unhashable
 from .graph_text import graph_text, SymbolNames
@@ -89,7 +90,7 @@ class Environment:
         torch_source: a digest of PyTorch's own source, the measuring included.
         system: versions and name of the current GPU, as Inductor's other caches know it.
         accelerators: the names of all devices, in order.
-        cpu: kind and model.
+        cpu: kind and model, and the compiler of code for it.
         threads: that an op may use on the CPU.
         inductor_config: a digest of all options that caches look at.
         numerics: settings outside of Inductor's config that choose kernels.
@@ -150,7 +151,15 @@ def _cpu() -> tuple[str, ...]:
     if _CPU_INFO.exists():
         lines = _CPU_INFO.read_text().splitlines()
         model = next((line for line in lines if line.startswith("model name")), model)
-    return (platform.machine(), capability, model)
+    return (platform.machine(), capability, model, _cpp_compiler())
+
+
+def _cpp_compiler() -> str:
+    """Its version; empty where there is none, as where nothing runs on the CPU."""
+    try:
+        return get_compiler_version_info(get_cpp_compiler())
+    except RuntimeError:
+        return ""
 
 
 def _numerics() -> tuple[str, ...]:
