@@ -211,19 +211,47 @@ def point_for_size(
         wanted: where that size cannot occur, a size nearby in ``within`` will do.
 
     Returns:
-        None if no value of one symbol alone gives a size in ``within``.
+        None if none is found in ``within``. Of several symbols one changes, with the others at
+        their hints; or, if that gives no such size, at these halved, or doubled.
     """
     hints = hint_point(site).values
     symbols = sorted(size.free_symbols, key=lambda symbol: symbol.name)
     if not symbols:
         point = hint_point(site, size)
         return point if point.size in within else None
-    points = [
-        point
-        for symbol in symbols
-        if (point := _point_by_symbol(site, symbol, size, wanted, within, hints))
-    ]
-    return min(points, key=lambda p: abs((p.size or 0) - wanted), default=None)
+    alike = {symbol: _symbols_alike(site, symbol, size, hints) for symbol in symbols}
+    for values in _scaled(hints, alike):
+        points = [
+            _point_by_symbol(symbol, alike[symbol], size, wanted, within, values)
+            for symbol in symbols
+        ]
+        if found := [point for point in points if point is not None]:
+            return min(found, key=lambda p: abs((p.size or 0) - wanted))
+    return None
+
+
+def _scaled(
+    hints: Values, alike: Mapping[sympy.Symbol, Iterable[sympy.Symbol]]
+) -> Iterator[Values]:
+    """
+    The hints, and with those of several symbols halved or doubled, within their bounds.
+
+    Args:
+        alike: for each of these symbols those that are to have its value.
+    """
+    yield hints
+    if len(alike) < 2:
+        return
+    largest = max(hints.get(symbol, 0) for symbol in alike)
+    powers = [2**n for n in range(1, largest.bit_length() + 1)]
+    for times, parts in (*((1, p) for p in powers), *((p, 1) for p in powers)):
+        scaled = {**hints}
+        for symbol in alike.keys() & hints.keys():
+            value = hints[symbol] * times // parts
+            for same in (symbol, *alike[symbol]):
+                bounds = size_bounds(same)
+                scaled[same] = int(min(max(value, bounds.start), bounds.last))
+        yield scaled
 
 
 def measure_within(
@@ -253,19 +281,22 @@ def measure_within(
 
 
 def _point_by_symbol(
-    site: CallSite,
     symbol: sympy.Symbol,
+    same: Iterable[sympy.Symbol],
     size: sympy.Expr,
     wanted: int,
     within: DimRange,
     hints: Values,
 ) -> SizePoint | None:
     """
-    The nearest size that changing one symbol can give. The others are at their hints, but
-    where a condition couples them: a cache is no smaller than what is written to it; and
-    where others seem to be the same size.
+    The nearest size that changing one symbol can give. The others stay as they are, but where
+    a condition couples them: a cache is no smaller than what is written to it; and where
+    others seem to be the same size.
+
+    Args:
+        same: these; see ``_symbols_alike``.
     """
-    conditions, same = _conditions(), _symbols_alike(site, symbol, size, hints)
+    conditions = _conditions()
     refused: list[Values] = []
     for value in _values_near(symbol, size, wanted, hints):
         alone = {**hints, symbol: value}
