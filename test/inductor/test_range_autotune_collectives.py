@@ -189,6 +189,12 @@ class TestAgreement(TestCase):
         with self.gathered([0, 1, 2], [-1, 1, 2], [2, 1]):
             self.assertEqual(ranks.common_to_all_ranks([0], (0, 1, 2)), [1, 2])
 
+    def test_what_all_ranks_see(self):
+        for theirs, same in ((["[2, 17)"], True), (["[2, 65)"], False)):
+            with self.gathered(["[2, 17)"], theirs):
+                told = ranks.is_same_on_all_ranks(["[2, 17)"], (0, 1))
+                self.assertEqual(told, same)
+
     def test_what_one_rank_has_against_a_candidate_all_have(self):
         no_memory = Failure("no memory")
         mine = {0: None, 1: None, 2: None, 3: no_memory}

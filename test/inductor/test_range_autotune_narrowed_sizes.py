@@ -18,8 +18,8 @@ from torch.utils._sympy.value_ranges import ValueRanges
 
 from torch._inductor.range_autotune.narrowed_sizes import (
     _left_by,
-    sum_in_range,
-    sums_in_ranges,
+    compound_in_range,
+    compounds_in_ranges,
     without_ruled_out_ends,
 )
 
@@ -87,11 +87,11 @@ class TestGuards(SymbolicTestCase):
         size = make(self.s0, self.s1)
         self.guard(sympy.Ne(size, 0))
         self.guard(sympy.Ne(8 * size, 8))
-        with sum_in_range(self.shape_env, size, ValueRanges(0, 15)):
+        with compound_in_range(self.shape_env, size, ValueRanges(0, 15)):
             self.assertEqual(
-                sums_in_ranges(self.shape_env), ((size, ValueRanges(2, 15)),)
+                compounds_in_ranges(self.shape_env), ((size, ValueRanges(2, 15)),)
             )
-        self.assertEqual(sums_in_ranges(self.shape_env), ())
+        self.assertEqual(compounds_in_ranges(self.shape_env), ())
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from torch._inductor.kernel.custom_op import (
     CustomOpConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune.rounded_sizes import holds, holds_of_sum
+from torch._inductor.range_autotune.rounded_sizes import holds, holds_of_compound
 
 
 S, T = sympy.symbols("s t", integer=True, positive=True)
@@ -146,12 +146,12 @@ class TestHolds(TestCase):
                 actual = condition.subs({S: s, T: t})
                 self.assertEqual(bool(actual), told, msg=f"{condition} at {s}, {t}")
 
-    @parametrize("size", (S - T, T - S, S + T, S - FloorDiv(S, 2)))
-    def test_of_a_sum(self, size):
-        """Of which nothing follows from its terms."""
+    @parametrize("size", (S - T, T - S, S + T, S - FloorDiv(S, 2), S * T, 3 * S * T))
+    def test_of_a_compound(self, size):
+        """Of which less or nothing follows from its parts."""
 
         def told(condition):
-            return holds_of_sum(condition, size, ValueRanges(2, 9), ANY)
+            return holds_of_compound(condition, size, ValueRanges(2, 9), ANY)
 
         self.assertIs(told(size < 2), False)
         self.assertIs(told(3 * size >= 6), True)
@@ -160,10 +160,10 @@ class TestHolds(TestCase):
         self.assertIsNone(told(size < 5))
         self.assertIsNone(told(sympy.Symbol("u") > 0))
 
-    def test_of_no_sum_of_a_symbol_itself(self):
-        self.assertIsNone(holds_of_sum(S * T > 7, S * T, ValueRanges(8, 9), ANY))
+    def test_of_a_part_of_a_compound(self):
+        self.assertIsNone(holds_of_compound(S > 7, S * T, ValueRanges(8, 9), ANY))
         self.assertIsNone(
-            holds_of_sum(2 * S > 7, 2 * S - 3 * T, ValueRanges(8, 9), ANY)
+            holds_of_compound(2 * S > 7, 2 * S - 3 * T, ValueRanges(8, 9), ANY)
         )
 
     @given(

@@ -19,7 +19,10 @@ from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
 )
-from torch.fx.experimental.symbolic_shapes import _ShapeEnvGuardError
+from torch.fx.experimental.symbolic_shapes import (
+    _ShapeEnvGuardError,
+    GuardOnDataDependentSymNode,
+)
 from torch.utils import _pytree as pytree
 
 import torch
@@ -43,6 +46,7 @@ from .control_flow import all_nodes
 from .eager_strides import with_eager_strides
 from .errors import CandidateError, one_line
 from .graph_text import graph_text, SymbolNames
+from .guards import refused_condition
 from .known_sizes import knowing
 from .limits import call_within, time_limit_s
 from .op_bodies import body_on
@@ -142,11 +146,13 @@ class Rejection:
 
     Args:
         guards: whether that is because tracing it guards on a size.
+        condition: what it asks of sizes, if that is known.
     """
 
     candidate: Candidate
     reason: str
     guards: bool = False
+    condition: sympy.Basic | None = None
 
 
 def trace_fallback(site: CallSite) -> tuple[TracedCandidate, Outputs]:
@@ -213,9 +219,12 @@ def trace_candidate(
             f"it guards on a size, {condition}. If that holds for all calls of the op, "
             f"say so with torch._check in the op's fake kernel{in_range}",
             guards=True,
+            condition=refused_condition(e),
         )
     except (DataDependentOutputException, DynamicOutputShapeException) as e:
         return Rejection(candidate, f"it depends on data, through {e.func}")
+    except GuardOnDataDependentSymNode as e:
+        return Rejection(candidate, one_line(e), condition=e.cond)
     except Exception as e:
         return Rejection(candidate, one_line(e))
     return TracedCandidate(candidate, *graphs, known=known)

@@ -13,8 +13,8 @@ from torch.fx.experimental.symbolic_shapes import _ShapeEnvGuardError
 import torch
 
 from ..virtualized import V
-from .narrowed_sizes import sums_in_ranges, without_ruled_out_ends
-from .rounded_sizes import holds, holds_of_sum
+from .narrowed_sizes import compounds_in_ranges, without_ruled_out_ends
+from .rounded_sizes import holds, holds_of_compound
 
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ _TELLERS = (
 )
 _REFUSED = ("failed during evaluate_expr", "failed while attempting to run meta")
 _SMALLEST_INDEX_LIMIT = 2**20
+# An attribute of the error of a guard that is refused: what was asked.
+_CONDITION = "_custom_op_condition"
 
 
 def replaced(expr: Any) -> sympy.Expr:
@@ -65,6 +67,11 @@ def frozen_shapes() -> Iterator[None]:
         yield
 
 
+def refused_condition(error: _ShapeEnvGuardError) -> sympy.Basic | None:
+    """What was asked of sizes in the block of ``frozen_shapes`` that an error is from."""
+    return vars(error).get(_CONDITION)
+
+
 @contextlib.contextmanager
 def without_optional_guards() -> Iterator[None]:
     """
@@ -99,7 +106,11 @@ def _answering(shape_env: ShapeEnv) -> Iterator[None]:
         known = _holds(expr, shape_env)
         if known is not None:
             return sympy.sympify(known)
-        return type(shape_env).evaluate_expr(shape_env, expr, *args, **kwargs)
+        try:
+            return type(shape_env).evaluate_expr(shape_env, expr, *args, **kwargs)
+        except _ShapeEnvGuardError as e:
+            vars(e).setdefault(_CONDITION, expr)
+            raise
 
     with _with_method(shape_env, "evaluate_expr", answer):
         yield
@@ -264,8 +275,8 @@ def _is_open(expr: sympy.Basic, shape_env: ShapeEnv) -> bool:
 
 def _holds(expr: sympy.Basic, shape_env: ShapeEnv) -> bool | None:
     """Whether it is true, or false, whatever the sizes are; None if that cannot be told."""
-    for size, values in sums_in_ranges(shape_env):
-        known = holds_of_sum(expr, size, values, shape_env)
+    for size, values in compounds_in_ranges(shape_env):
+        known = holds_of_compound(expr, size, values, shape_env)
         if known is not None:
             return known
     return holds(expr, shape_env)

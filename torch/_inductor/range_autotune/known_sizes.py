@@ -22,7 +22,7 @@ from torch.utils._sympy.value_ranges import ValueRanges
 
 from ..virtualized import V
 from .guards import recorded_guards, replaced
-from .narrowed_sizes import narrowed, no_answer_kept, sum_in_range
+from .narrowed_sizes import compound_in_range, narrowed, no_answer_kept
 
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ def knowing(known: KnownSize | None) -> AbstractContextManager[None]:
     For what is traced, lowered or generated in the block, a size is in its range.
 
     A size that is made of one symbol by constants, also rounded up to a multiple, narrows the
-    values of that; of a sum it is known which values it has; of others, such as a product of
-    two, that they keep to the bounds.
+    values of that; of others, such as a sum or a product of two, it is known which values they
+    have.
     """
     # Answers must be the hints' there, which may be of another range.
     if known is None or symbolic_config.backed_size_oblivious:
@@ -62,7 +62,7 @@ def knowing(known: KnownSize | None) -> AbstractContextManager[None]:
     size, sizes = replaced(known.size), known.sizes
     if not size.free_symbols:
         return contextlib.nullcontext()
-    values = _values_of_symbol(size, sizes.start, sizes.last)
+    values = values_of_symbol(size, sizes.start, sizes.last)
     if values is None:
         return _in_range(size, sizes)
     possible = _range_of_symbol(*values)
@@ -92,7 +92,7 @@ def emitting(known: KnownSize | None) -> Iterator[None]:
             _shape_env().evaluate_expr(condition)
 
 
-def _values_of_symbol(
+def values_of_symbol(
     size: sympy.Expr, first: float, last: float
 ) -> tuple[sympy.Symbol, float, float] | None:
     """
@@ -106,7 +106,7 @@ def _values_of_symbol(
         if not (divisor.is_Integer and divisor > 0):
             return None
         by = int(divisor)
-        return _values_of_symbol(inner, first * by, (last + 1) * by - 1)
+        return values_of_symbol(inner, first * by, (last + 1) * by - 1)
     offset, multiple = size.as_coeff_Add()
     factor, inner = multiple.as_coeff_Mul()
     if inner == size or not (offset.is_Integer and factor.is_Integer and factor):
@@ -114,7 +114,7 @@ def _values_of_symbol(
     ends = (first - int(offset), last - int(offset))
     lowest, highest = ends if factor > 0 else (-ends[1], -ends[0])
     by = abs(int(factor))
-    return _values_of_symbol(inner, -_quotient(-lowest, by), _quotient(highest, by))
+    return values_of_symbol(inner, -_quotient(-lowest, by), _quotient(highest, by))
 
 
 def _quotient(value: float, by: int) -> float:
@@ -145,16 +145,16 @@ def _bounds_of(size: sympy.Expr, sizes: DimRange) -> list[sympy.Basic]:
 def _in_range(size: sympy.Expr, sizes: DimRange) -> Iterator[None]:
     last = int(sizes.last) if sizes.bounded else int_oo
     values = ValueRanges(int(sizes.start), last)
-    with contextlib.ExitStack() as stack:
-        if is_sum(size):
-            stack.enter_context(sum_in_range(_shape_env(), size, values))
-        stack.enter_context(_taken_for_true(_bounds_of(size, sizes)))
+    with (
+        compound_in_range(_shape_env(), size, values),
+        _taken_for_true(_bounds_of(size, sizes)),
+    ):
         yield
 
 
-def is_sum(size: sympy.Expr) -> bool:
-    """Whether it is one of several symbols, or of one and what is made of it."""
-    return size.is_Add and _values_of_symbol(size, 0, math.inf) is None
+def is_compound(size: sympy.Expr) -> bool:
+    """Whether it is made of several symbols, or of one and what is made of it."""
+    return bool(size.free_symbols) and values_of_symbol(size, 0, math.inf) is None
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import disable_fake_tensor_cache
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from ..virtualized import V
-from .rounded_sizes import told_of_sum, WHOLE
+from .rounded_sizes import told_of_compound, WHOLE
 
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 # An attribute of a shape environment, since one inside of another has symbols of its own.
-_SUMS = "_custom_op_sums_in_ranges"
+_COMPOUNDS = "_custom_op_compounds_in_ranges"
 # How many values at the ends of a symbol's range guards may rule out.
 _MOST_RULED_OUT = 64
 
@@ -83,25 +83,28 @@ def without_ruled_out_ends(shape_env: ShapeEnv) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def sum_in_range(
+def compound_in_range(
     shape_env: ShapeEnv, size: sympy.Expr, values: ValueRanges
 ) -> Iterator[None]:
-    """In the block a sum of symbols has some values only, of which guards leave the rest."""
-    guards = told_of_sum((g.expr for g in shape_env.guards), size, shape_env)
-    before, left = sums_in_ranges(shape_env), _left_by(guards, WHOLE, values)
+    """
+    In the block a sum or a product of symbols has some values only, of which guards leave
+    the rest.
+    """
+    guards = told_of_compound((g.expr for g in shape_env.guards), size, shape_env)
+    before, left = compounds_in_ranges(shape_env), _left_by(guards, WHOLE, values)
     with no_answer_kept(shape_env):
-        vars(shape_env)[_SUMS] = (*before, (size, left))
+        vars(shape_env)[_COMPOUNDS] = (*before, (size, left))
         try:
             yield
         finally:
-            vars(shape_env)[_SUMS] = before
+            vars(shape_env)[_COMPOUNDS] = before
 
 
-def sums_in_ranges(
+def compounds_in_ranges(
     shape_env: ShapeEnv,
 ) -> tuple[tuple[sympy.Expr, ValueRanges], ...]:
     """Those of the blocks around, and the values that they have."""
-    return vars(shape_env).get(_SUMS, ())
+    return vars(shape_env).get(_COMPOUNDS, ())
 
 
 @functools.lru_cache(maxsize=1024)

@@ -17,7 +17,7 @@ from .collectives import can_measure, has_collective, ranks_of
 from .errors import one_line
 from .parsing import make_contest
 from .ranges import ANY_SIZE, DimRange, fill_gaps, merge_neighbours, Segment
-from .ranks import common_to_all_ranks, topology
+from .ranks import common_to_all_ranks, is_same_on_all_ranks, topology
 from .size_points import size_bounds
 from .standing import ContestedRange, LEFT_OUT_ELSEWHERE, Standing
 from .tracing import add_plain_lowering, add_variants, trace_candidates
@@ -110,6 +110,9 @@ def _agree_with_ranks(tuning: Tuning, fallback: TracedCandidate) -> None:
         return
     tuning.ranks = ranks_of(graphs)
     tuning.hosts = topology(tuning.ranks)
+    ranges = [(str(r.possible), r.candidates) for r in tuning.standing.ranges]
+    if not is_same_on_all_ranks(ranges, tuning.ranks):
+        raise NotTunable("ranks see other ranges, or candidates for them")
     common = common_to_all_ranks(tuning.standing.traced, tuning.ranks)
     for index in tuning.standing.traced.keys() - common:
         tuning.standing.reject(index, LEFT_OUT_ELSEWHERE)

@@ -39,6 +39,12 @@ def common_to_all_ranks(indices: Iterable[int], ranks: Ranks) -> list[int]:
     return sorted(set(gathered[0]).intersection(*gathered[1:]))
 
 
+def is_same_on_all_ranks(value: Any, ranks: Ranks) -> bool:
+    """Whether every one of the ranks has an equal value."""
+    first, *others = gather(value, ranks)
+    return all(other == first for other in others)
+
+
 def common_comparisons(
     mine: Mapping[int, Comparison], ranks: Ranks
 ) -> dict[int, Comparison]:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _ROUNDED = (FloorDiv, Mod, PythonMod, CeilToInt, Min)
 _PARTS = (FloorDiv, Min)
-# Stands for a sum whose values are known.
+# Stands for a sum or a product whose values are known.
 WHOLE = sympy.Symbol("whole", integer=True)
 
 
@@ -48,11 +48,11 @@ def holds(condition: sympy.Basic, shape_env: ShapeEnv) -> bool | None:
     """
     if not condition.has(*_ROUNDED):
         return None
-    known = _holds_of_sums(condition, shape_env)
+    known = _holds_of_compounds(condition, shape_env)
     return _holds_of_any_parts(condition, shape_env) if known is None else known
 
 
-def _holds_of_sums(condition: sympy.Basic, shape_env: ShapeEnv) -> bool | None:
+def _holds_of_compounds(condition: sympy.Basic, shape_env: ShapeEnv) -> bool | None:
     """
     Of a comparison of sums of sizes, their quotients and remainders by constants. Of products
     of such sums what follows from the signs, of several conditions what follows from writing
@@ -72,29 +72,42 @@ def _holds_of_sums(condition: sympy.Basic, shape_env: ShapeEnv) -> bool | None:
     return _decided(type(condition), sympy.ceiling(low), sympy.floor(high))
 
 
-def holds_of_sum(
+def holds_of_compound(
     condition: sympy.Basic, size: sympy.Expr, values: ValueRanges, shape_env: ShapeEnv
 ) -> bool | None:
     """
-    The same where a sum has some values only: of ``s0 - s1`` none follow from those of ``s0``
-    and ``s1``, so that it takes the place of one of them in the condition.
+    The same where a sum or a product has some values only: of ``s0 - s1`` none follow from
+    those of ``s0`` and ``s1``, so that it takes the place of one of them in the condition.
     """
     if condition.free_symbols.isdisjoint(size.free_symbols):
         return None
     parts = _Parts(shape_env)
-    instead = _in_place_of_term(parts.general(size))
+    on_whole = _on_whole(condition, size, parts)
     parts.ranges[WHOLE] = values
-    return parts.decide(parts.general(condition).xreplace(instead)) if instead else None
+    return parts.decide(on_whole)
 
 
-def told_of_sum(
+def told_of_compound(
     conditions: Iterable[sympy.Basic], size: sympy.Expr, shape_env: ShapeEnv
 ) -> tuple[sympy.Basic, ...]:
-    """Those of conditions that are on a sum alone, which is ``WHOLE`` in them."""
+    """Those of conditions that are on a sum or product alone, which is ``WHOLE`` in them."""
     parts = _Parts(shape_env)
-    instead = _in_place_of_term(parts.general(size))
-    told = (sympy.expand(parts.general(c).xreplace(instead)) for c in conditions)
+    told = (_on_one_side(_on_whole(c, size, parts)) for c in conditions)
     return tuple(condition for condition in told if condition.free_symbols == {WHOLE})
+
+
+def _on_one_side(condition: sympy.Basic) -> sympy.Basic:
+    """A comparison with nothing, in which no terms are that cancel each other out."""
+    if isinstance(condition, sympy.core.relational.Relational):
+        return condition.func(sympy.expand(condition.lhs - condition.rhs), 0)
+    return condition
+
+
+def _on_whole(condition: sympy.Basic, size: sympy.Expr, parts: _Parts) -> sympy.Basic:
+    """A condition with ``WHOLE`` in it for a sum or a product of symbols, if it is on that."""
+    size, condition = parts.general(size), parts.general(condition)
+    instead = _in_place_of_term(size) if size.is_Add else {}
+    return condition.xreplace(instead) if instead else condition.subs(size, WHOLE)
 
 
 def _in_place_of_term(size: sympy.Expr) -> dict[sympy.Symbol, sympy.Expr]:

@@ -36,7 +36,7 @@ class ContestedRange:
     A range that can occur at this call site, and who competes in it.
 
     Args:
-        sizes: the range as it was registered.
+        sizes: the range as it was registered, or a part of it.
         possible: those of its sizes that can occur.
         candidates: indices of those registered for it; the op itself is not among them.
     """
@@ -44,6 +44,14 @@ class ContestedRange:
     sizes: DimRange
     possible: DimRange
     candidates: tuple[int, ...]
+
+    def within(self, sizes: DimRange) -> ContestedRange | None:
+        """What there is of it among sizes; None if none of those can occur."""
+        possible = self.possible.intersect(sizes)
+        registered = self.sizes.intersect(sizes)
+        if possible is None or registered is None:
+            return None
+        return dataclasses.replace(self, sizes=registered, possible=possible)
 
     def with_candidate(self, index: int, in_place_of: int) -> ContestedRange:
         """The same with another candidate in the place of one."""
@@ -62,8 +70,8 @@ class Standing:
         registration: what they were registered by.
         site: the call site, for warnings.
         ranges: those that can occur, and who was registered for each.
-        candidates: those that were registered; behind them each again for every range, in
-            case it is traced in each by itself.
+        candidates: those that were registered; behind them those traced in pieces again,
+            for each piece.
         traced: the candidates still in, by index.
         variants: generated variants, by index: the index of the candidate that they vary.
         modules: what those still in are measured by.
@@ -159,7 +167,8 @@ class Standing:
             self.traced[index].candidate
             for competing in self.ranges
             for index in self.traced
-            if where in (None, competing.sizes) and self.competes(index, competing)
+            if where is None or where.overlaps(competing.sizes)
+            if self.competes(index, competing)
         )
         return set().union(*map(_parts, left))
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import logging
+import math
 from typing import TYPE_CHECKING
 
 from .apart import fusion_speedup_threshold
@@ -16,77 +19,155 @@ from .candidate_indices import (
 )
 from .candidates import Rejection, trace_candidate, trace_plain, TracedCandidate
 from .kernel_forms import with_persistent_reductions
-from .known_sizes import is_sum, KnownSize
+from .known_sizes import is_compound, KnownSize
 from .measuring_points import has_points
 from .ranges import DimRange
+from .thresholds import thresholds
 
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from .standing import ContestedRange
+    from .registration import Candidate
+    from .standing import ContestedRange, Standing
     from .tuning import Tuning
+
+log = logging.getLogger("torch._inductor.kernel.custom_op")
+
+# For one candidate.
+_MOST_CUTS = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class _Piece:
+    """
+    What a candidate is, or why it is out, in some of its ranges.
+
+    Args:
+        ranges: those of the call site, or parts of them, in order.
+    """
+
+    ranges: tuple[ContestedRange, ...]
+    result: TracedCandidate | Rejection
 
 
 def trace_candidates(tuning: Tuning) -> None:
-    """Traces each candidate once, for all of its ranges where that is possible."""
+    """
+    Traces each candidate once, for all of its ranges where that is possible.
+
+    One that asks how large the size is that is dispatched on becomes a candidate for each
+    answer, and ranges are cut where the answer changes.
+    """
     standing = tuning.standing
-    registered, ranges = len(standing.candidates), len(standing.ranges)
-    # Whichever of these are traced: ranks know candidates by their indices.
-    standing.candidates += tuple(
-        c for c in standing.candidates for _ in standing.ranges
-    )
+    in_pieces: dict[int, list[_Piece]] = {}
     for index in sorted({i for r in standing.ranges for i in r.candidates}):
         candidate = standing.candidates[index]
-        entered = [r for r in standing.ranges if standing.enters(index, r)]
-        known = _known_of_size(tuning, entered)
-        result = trace_candidate(candidate, tuning.site, tuning.outputs, known)
-        if isinstance(result, TracedCandidate):
-            standing.traced[index] = result
-            continue
-        first = registered + index * ranges
-        if not (result.guards and _trace_in_each_range(tuning, index, entered, first)):
-            standing.warn(result)
-
-
-def _trace_in_each_range(
-    tuning: Tuning, index: int, entered: Sequence[ContestedRange], first: int
-) -> bool:
-    """
-    Replaces a candidate that asks in which of its ranges a size is by one trace for each.
-
-    Not done for ops in a row, whose combinations are many as it is.
-
-    Args:
-        first: the index of the one in the first range that can occur.
-
-    Returns:
-        Whether there is any.
-    """
-    if len(entered) < 2 or len(tuning.site.calls) > 1:
-        return False
-    standing = tuning.standing
-    candidate = standing.candidates[index]
-    numbers = {r: first + i for i, r in enumerate(standing.ranges) if r in entered}
-    traced: dict[int, TracedCandidate] = {}
-    refused: list[tuple[Rejection, DimRange]] = []
-    for competing, number in numbers.items():
-        known = _known_of_size(tuning, [competing])
-        result = trace_candidate(candidate, tuning.site, tuning.outputs, known)
-        if isinstance(result, TracedCandidate):
-            traced[number] = result
+        entered = tuple(r for r in standing.ranges if standing.enters(index, r))
+        whole = _trace_in(tuning, candidate, entered)
+        pieces = _trace_in_pieces(tuning, candidate, whole)
+        if isinstance(whole.result, TracedCandidate):
+            standing.traced[index] = whole.result
+        elif any(isinstance(piece.result, TracedCandidate) for piece in pieces):
+            in_pieces[index] = pieces
         else:
-            refused.append((result, competing.sizes))
-    if not traced:
-        return False
-    for rejection, where in refused:
-        standing.warn(rejection, where)
-    standing.traced |= traced
-    standing.ranges = tuple(
-        r.with_candidate(numbers[r], index) if numbers.get(r) in traced else r
-        for r in standing.ranges
-    )
-    return True
+            standing.warn(whole.result)
+    if in_pieces:
+        _take_apart(standing, in_pieces)
+
+
+def _trace_in(
+    tuning: Tuning, candidate: Candidate, ranges: tuple[ContestedRange, ...]
+) -> _Piece:
+    known = _known_of_size(tuning, ranges)
+    result = trace_candidate(candidate, tuning.site, tuning.outputs, known)
+    return _Piece(ranges, result)
+
+
+def _trace_in_pieces(
+    tuning: Tuning, candidate: Candidate, whole: _Piece
+) -> list[_Piece]:
+    """In parts of ranges by what it asks of the size, until it asks no more; in order."""
+    waiting, done = [whole], list[_Piece]()
+    most = len(whole.ranges) + _MOST_CUTS
+    while waiting:
+        piece = waiting.pop(0)
+        parts = _parts_by_answer(tuning, piece)
+        if len(parts) > 1 and len(done) + len(parts) + len(waiting) <= most:
+            traced = [_trace_in(tuning, candidate, part) for part in parts]
+            waiting = traced + waiting
+        else:
+            done.append(piece)
+    return done
+
+
+def _parts_by_answer(tuning: Tuning, piece: _Piece) -> list[tuple[ContestedRange, ...]]:
+    """
+    Parts of a piece's ranges in each of which what was asked there has one answer, as far as
+    that can be told; or each range by itself.
+    """
+    rejection, ranges = piece.result, piece.ranges
+    if tuning.size is None or isinstance(rejection, TracedCandidate):
+        return [ranges]
+    ends: list[int] = []
+    if rejection.condition is not None:
+        ends = thresholds(rejection.condition, tuning.size, _hull(ranges))
+    if ends:
+        return _between(ranges, ends)
+    return [(r,) for r in ranges] if rejection.guards else [ranges]
+
+
+def _between(
+    ranges: Iterable[ContestedRange], ends: Iterable[int]
+) -> list[tuple[ContestedRange, ...]]:
+    """What there is of ranges below, between and above sizes, where there is something."""
+    edges = itertools.pairwise((0, *ends, math.inf))
+    between = [DimRange(int(start), end) for start, end in edges]
+    parts = (tuple(p for r in ranges if (p := r.within(b))) for b in between)
+    return [part for part in parts if part]
+
+
+def _take_apart(standing: Standing, in_pieces: Mapping[int, Sequence[_Piece]]) -> None:
+    """Replaces candidates by one for each of their pieces, and ranges by their parts."""
+    ends = {
+        part.sizes.start
+        for pieces in in_pieces.values()
+        for piece in pieces
+        for part in piece.ranges
+    }
+    _cut_ranges(standing, sorted(ends - {0}))
+    for index, pieces in in_pieces.items():
+        for piece in pieces:
+            # Whichever of these are traced: ranks know candidates by their indices.
+            number = len(standing.candidates)
+            standing.candidates += (standing.candidates[index],)
+            sizes = _hull(piece.ranges)
+            if isinstance(piece.result, Rejection):
+                standing.warn(piece.result, sizes)
+                continue
+            standing.traced[number] = piece.result
+            standing.ranges = tuple(
+                r.with_candidate(number, index) if r.possible.overlaps(sizes) else r
+                for r in standing.ranges
+            )
+
+
+def _cut_ranges(standing: Standing, ends: Sequence[int]) -> None:
+    for competing in standing.ranges:
+        starts = [part.sizes.start for (part,) in _between([competing], ends)]
+        if cuts := ", ".join(map(str, starts[1:])):
+            log.info(
+                "%s: range %s is cut at %s, where answers to what implementations ask change",
+                standing.name,
+                competing.sizes,
+                cuts,
+            )
+    standing.ranges = tuple(itertools.chain(*_between(standing.ranges, ends)))
+
+
+def _hull(ranges: Iterable[ContestedRange]) -> DimRange:
+    """From the first to the last size that can occur in ranges."""
+    possible = [competing.possible for competing in ranges]
+    return DimRange(min(r.start for r in possible), max(r.end for r in possible))
 
 
 def _known_of_size(
@@ -100,16 +181,14 @@ def _known_of_size(
     """
     if tuning.size is None:
         return None
-    ranges = [competing.possible for competing in entered]
-    hull = DimRange(min(r.start for r in ranges), max(r.end for r in ranges))
-    if not all(has_points(tuning, r) for r in ranges):
+    if not all(has_points(tuning, competing.possible) for competing in entered):
         return None
-    return _known_in(tuning, hull)
+    return _known_in(tuning, _hull(entered))
 
 
 def _known_in(tuning: Tuning, sizes: DimRange) -> KnownSize | None:
     """That the size that is dispatched on is in a range, if that tells anything."""
-    if tuning.size is None or (sizes == tuning.bounds and not is_sum(tuning.size)):
+    if tuning.size is None or (sizes == tuning.bounds and not is_compound(tuning.size)):
         return None
     return KnownSize(tuning.size, sizes)
 

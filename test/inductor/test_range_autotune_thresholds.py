@@ -1,0 +1,303 @@
+# Owner(s): ["module: inductor"]
+"""Implementations that ask how large the size is that is dispatched on."""
+
+from __future__ import annotations
+
+import logging
+import math
+
+import sympy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from range_autotune_testing import SymbolicTestCase
+from test_custom_op_autotune import (
+    AutotuneTestCase,
+    compile_at,
+    identity_op,
+    made_up_times,
+    ramp,
+)
+from torch._dynamo.utils import counters
+from torch._inductor.test_case import run_tests
+from torch.testing._internal.common_utils import (
+    instantiate_parametrized_tests,
+    parametrize,
+)
+from torch.utils._sympy.functions import FloorDiv, Mod
+
+import torch
+from torch._inductor.kernel.custom_op import (
+    CustomOpRangeConfig,
+    register_custom_op_autotuning,
+)
+from torch._inductor.range_autotune.ranges import DimRange
+from torch._inductor.range_autotune.thresholds import thresholds
+
+
+RELATIONS = (sympy.Le, sympy.Lt, sympy.Ge, sympy.Gt, sympy.Eq, sympy.Ne)
+ANY = DimRange(0, math.inf)
+
+
+@instantiate_parametrized_tests
+class TestThresholds(SymbolicTestCase):
+    def setUp(self):
+        super().setUp()
+        self.s, self.t = self.symbol("s", 100), self.symbol("t", 50)
+
+    @parametrize(
+        "size, condition, expected",
+        (
+            (lambda s, t: s, lambda s, t: s <= 16, [17]),
+            (lambda s, t: s, lambda s, t: sympy.Not(s < 16), [16]),
+            (lambda s, t: s, lambda s, t: sympy.Eq(s - 1, 2), [3, 4]),
+            (lambda s, t: s, lambda s, t: sympy.Eq(s - 1, 1), [3]),
+            (lambda s, t: s, lambda s, t: sympy.And(s > 8, s <= 16), [9, 17]),
+            (lambda s, t: s, lambda s, t: FloorDiv(s, 16) < 4, [64]),
+            (lambda s, t: s, lambda s, t: sympy.Eq(2 * s, 5, evaluate=False), []),
+            # In terms of another size than the one that is dispatched on.
+            (lambda s, t: 2 * s + 1, lambda s, t: s <= 16, [35]),
+            (lambda s, t: 200 - s, lambda s, t: s <= 16, [184]),
+            (lambda s, t: s * t, lambda s, t: s * t <= 16, [17]),
+            (lambda s, t: s * t, lambda s, t: 4 * s * t < 64, [16]),
+            (lambda s, t: s + t, lambda s, t: s <= 16 - t, [17]),
+            # Where s is 16 or 17 the size is 8.
+            (lambda s, t: FloorDiv(s, 2), lambda s, t: s <= 16, [8, 9]),
+            # Too many, none, of others, and where nobody goes.
+            (lambda s, t: s, lambda s, t: sympy.Eq(Mod(s, 8), 0), []),
+            (lambda s, t: s, lambda s, t: s + 1, []),
+            (lambda s, t: s, lambda s, t: t <= 16, []),
+            (lambda s, t: s, lambda s, t: s <= t, []),
+            (lambda s, t: s * t, lambda s, t: s <= 16, []),
+            (lambda s, t: s, lambda s, t: 4096 * s < 2**31, []),
+        ),
+    )
+    def test_first_sizes_with_another_answer(self, size, condition, expected):
+        size, condition = size(self.s, self.t), condition(self.s, self.t)
+        self.assertEqual(thresholds(condition, size, ANY), expected)
+
+    def test_within_a_range(self):
+        for sizes, expected in (
+            (DimRange(0, 17), []),
+            (DimRange(17, 64), []),
+            (DimRange(16, 18), [17]),
+        ):
+            self.assertEqual(thresholds(self.s <= 16, self.s, sizes), expected)
+
+    @given(
+        st.lists(
+            st.tuples(
+                st.sampled_from(RELATIONS),
+                st.integers(-3, 3),
+                st.integers(1, 5),
+                st.integers(-20, 20),
+            ),
+            min_size=1,
+            max_size=3,
+        ),
+        st.sampled_from((sympy.And, sympy.Or)),
+        st.integers(2, 9),
+        st.integers(2, 30),
+    )
+    @settings(max_examples=200, deadline=None, derandomize=True)
+    def test_between_them_there_is_one_answer(self, terms, join, start, length):
+        condition = join(
+            *(
+                relation(factor * FloorDiv(self.s, divisor), constant)
+                for relation, factor, divisor, constant in terms
+            )
+        )
+        sizes = range(start, start + length)
+        answers = [condition.subs(self.s, size) for size in sizes]
+        if self.s not in condition.free_symbols:
+            return
+        expected = [
+            size
+            for size, before, answer in zip(sizes[1:], answers, answers[1:])
+            if before != answer
+        ]
+        found = thresholds(condition, self.s, DimRange(start, start + length))
+        self.assertEqual(found, expected)
+
+
+def by_size(x):
+    """As kernel libraries do it."""
+    if x.shape[0] <= 16:
+        return x + 1
+    return x + 2 if x.shape[0] <= 64 else x + 3
+
+
+def always(x):
+    return x + 9
+
+
+# Of ``by_size``.
+MARKERS = {2: 1, 16: 1, 17: 2, 64: 2, 65: 3, 511: 3, 512: 3, 5000: 3}
+
+
+def pieces_fastest(size, index):
+    """Those behind the two that are registered, which are pieces of them."""
+    return 1.0 if index >= 2 else 2.0
+
+
+@instantiate_parametrized_tests
+class TestCompiled(AutotuneTestCase):
+    def registered(self, *implementations, ranges=((0, 512), (512, math.inf))):
+        op = identity_op()
+        register_custom_op_autotuning(
+            op,
+            configs=[CustomOpRangeConfig("x", 0, [*ranges], [*implementations])],
+            name="op",
+        )
+        return op
+
+    def compiled(self, op, *args, **kwargs):
+        """With pieces the fastest, and no warning."""
+        logger = logging.getLogger("torch._inductor.kernel.custom_op")
+        with made_up_times(pieces_fastest), self.assertNoLogs(logger, logging.WARNING):
+            return compile_at(op, *args, **kwargs)
+
+    @parametrize("hint", (8, 100))
+    @parametrize("ranges", (((0, 512), (512, math.inf)), ((0, math.inf),)))
+    def test_ranges_are_cut_where_the_answer_changes(self, hint, ranges):
+        op = self.registered(by_size, always, ranges=ranges)
+        with (
+            made_up_times(pieces_fastest),
+            self.assertLogs("torch._inductor.kernel.custom_op", "INFO") as logs,
+        ):
+            compiled = compile_at(op, ramp(hint, 4))
+        self.assert_markers(compiled, MARKERS)
+        cut = f"range {DimRange(*ranges[0])} is cut at 17, 65, where answers"
+        self.assertIn(cut, logs.records[0].getMessage())
+        self.assertNotIn("WARNING", {record.levelname for record in logs.records})
+        # In vain twice, in three pieces; the other one, the op and its plain lowering.
+        self.assertEqual(counters["inductor"]["custom_op_candidate_traces"], 8)
+
+    def test_who_asks_nothing_competes_in_all_parts(self):
+        op = self.registered(always, by_size)
+        with made_up_times(lambda size, index: 1.0 if index == 0 else 2.0) as sizes:
+            compiled = compile_at(op, ramp(100, 4))
+        self.assertTrue({2, 16, 17, 64, 65, 511, 512} <= {*sizes}, msg=sizes)
+        self.assert_markers(compiled, dict.fromkeys(MARKERS, 9))
+
+    def test_two_that_ask_at_other_sizes(self):
+        def other(x):
+            return x + 4 if x.shape[0] < 40 else x + 5
+
+        def fastest(size, index):
+            """Pieces of the second one; the first of its own where the other is not."""
+            return 1.0 + abs(index - (5 if size < 40 else 6)) / 10
+
+        op = self.registered(by_size, other)
+        with made_up_times(fastest):
+            compiled = compile_at(op, ramp(100, 4))
+        self.assert_markers(compiled, {2: 4, 17: 4, 39: 4, 40: 5, 65: 5, 512: 5})
+
+    def test_out_where_it_asks_too_much(self):
+        def aligned(x):
+            if x.shape[0] <= 16:
+                return x + 1
+            return x + 2 if x.shape[0] % 8 == 0 else x + 3
+
+        op = self.registered(aligned, always)
+        with (
+            made_up_times(pieces_fastest),
+            self.assertLogs("torch._inductor.kernel.custom_op", "WARNING") as logs,
+        ):
+            compiled = compile_at(op, ramp(100, 4))
+        for record, where in zip(
+            logs.records, ("[17, 512)", "[512, inf)"), strict=True
+        ):
+            self.assertIn(
+                f"'aligned' is left out in range {where}: it guards on a size",
+                record.getMessage(),
+            )
+        self.assertEqual(compiled(ramp(16, 4)), ramp(16, 4) + 1)
+        self.assertNotEqual(compiled(ramp(17, 4))[0, 0], 1)
+
+    def test_out_of_all_where_no_answer_helps(self):
+        def never(x):
+            assert not (x.shape[0] < 64 or x.shape[0] > 32)
+            return x + 1
+
+        op = self.registered(never, always)
+        with self.assertLogs("torch._inductor.kernel.custom_op", "WARNING") as logs:
+            compile_at(op, ramp(100, 4))
+        (record,) = logs.records
+        self.assertIn("'never' is left out: it guards", record.getMessage())
+
+    def test_who_asks_at_many_sizes_is_cut_at_some(self):
+        def many(x):
+            for size in range(16, 1600, 16):
+                if x.shape[0] < size:
+                    return x + 1
+            return x + 1
+
+        op = self.registered(many, always)
+        with (
+            made_up_times(pieces_fastest),
+            self.assertLogs("torch._inductor.kernel.custom_op", "WARNING") as logs,
+        ):
+            compiled = compile_at(op, ramp(100, 4))
+        self.assertIn("it guards on a size", logs.records[0].getMessage())
+        self.assert_markers(compiled, {8: 1, 100: 1})
+
+    def test_of_a_product(self):
+        """Tokens of a batch of sequences, too few of them for the model's own batch."""
+        op = self.registered(by_size, always)
+        compiled = self.compiled(
+            lambda x: op(x.flatten(0, 1)), ramp(30, 40, 4), dims=((0, 0), (0, 1))
+        )
+        for batch, tokens in ((2, 8), (3, 5), (4, 8), (2, 32), (5, 13), (5, 200)):
+            x = ramp(batch, tokens, 4)
+            marker = 1 if batch * tokens <= 16 else 2 if batch * tokens <= 64 else 3
+            self.assertEqual(compiled(x), x.flatten(0, 1) + marker)
+
+    def test_of_a_sum(self):
+        op = self.registered(by_size, always)
+        compiled = self.compiled(
+            lambda x, y: op(torch.cat([x, y])),
+            ramp(30, 4),
+            ramp(40, 4),
+            dims=((0, 0), (1, 0)),
+        )
+        for n, m in ((2, 3), (8, 8), (8, 9), (60, 4), (4, 61), (300, 300)):
+            x, y = ramp(n, 4), ramp(m, 4)
+            marker = 1 if n + m <= 16 else 2 if n + m <= 64 else 3
+            self.assertEqual(compiled(x, y), torch.cat([x, y]) + marker)
+
+    def test_of_a_size_that_is_data(self):
+        op = self.registered(by_size, always)
+        x = ramp(100, 4)
+        torch._dynamo.decorators.mark_unbacked(x, 0)
+        compiled = self.compiled(op, x, dims=())
+        self.assert_markers(compiled, MARKERS)
+
+    def test_with_neighbours_and_in_a_row(self):
+        op, other = self.registered(by_size, always), self.registered(always, by_size)
+        compiled = self.compiled(lambda x: other(op(x * 2).cos()) + 1, ramp(100, 4))
+        for size, marker in MARKERS.items():
+            x = ramp(size, 4)
+            # The first combination that is a piece, whichever it is, computes the same.
+            actual = compiled(x)
+            self.assertIn(
+                True,
+                [
+                    torch.allclose(actual, (2 * x + a).cos() + b + 1)
+                    for a in (marker, 9)
+                    for b in (marker, 9)
+                ],
+            )
+
+    def test_one_that_looks_at_all_but_the_first(self):
+        """Of two there is one, and no guard of the model says that there are more."""
+
+        def shifted(x):
+            return torch.cat([x[1:], x[:1]]) * 0 + x + 1
+
+        op = self.registered(shifted, always)
+        compiled = self.compiled(op, ramp(100, 4))
+        self.assert_markers(compiled, dict.fromkeys((2, 3, 100, 600), 1))
+
+
+if __name__ == "__main__":
+    run_tests()

@@ -1,0 +1,114 @@
+"""
+Sizes from which on what is asked of the size that is dispatched on has another answer.
+
+An implementation with a kernel for small sizes and one for large ones asks whether
+``x.shape[0] <= 16``, which guards; below 17 and from there on it can be traced.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from typing import TYPE_CHECKING
+
+import sympy
+from sympy.logic.boolalg import Boolean
+from torch.utils._sympy.functions import Mod, PythonMod
+
+from ..virtualized import V
+from .guards import is_about_index_width, replaced
+from .known_sizes import values_of_symbol
+from .rounded_sizes import told_of_compound, WHOLE
+from .size_points import size_bounds
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from .ranges import DimRange
+
+_LARGEST_VALUE = 2**40
+
+
+def thresholds(condition: sympy.Basic, size: sympy.Expr, within: DimRange) -> list[int]:
+    """
+    Where the answer to a condition changes within a range.
+
+    Args:
+        condition: on sizes, symbolic.
+        size: the one that is dispatched on, symbolic.
+        within: concrete values of it.
+
+    Returns:
+        The first sizes with another answer than the one below, increasing. Empty if the
+        condition is on other sizes, too, changes every few, as ``size % 8 == 0`` does, or is
+        about the width of indices.
+    """
+    condition, size = replaced(condition), replaced(size)
+    possible = within.intersect(size_bounds(size))
+    if possible is None:
+        return []
+    values = values_of_symbol(size, possible.start, possible.last)
+    if values is None:
+        told = told_of_compound([condition], size, V.graph.sizevars.shape_env)
+        condition, size = next(iter(told), condition), WHOLE
+        values = WHOLE, possible.start, possible.last
+    symbol, first, last = values
+    is_on_it = isinstance(condition, Boolean) and condition.free_symbols == {symbol}
+    if not is_on_it or condition.has(Mod, PythonMod) or is_about_index_width(condition):
+        return []
+    last = min(last, _LARGEST_VALUE)
+    try:
+        changes = _changes(condition, symbol, int(first), int(last))
+        ends = (_ends_between(size, symbol, value) for value in changes)
+        found = set(itertools.chain(*ends))
+    except ZeroDivisionError:  # by a quotient such as s // 8
+        return []
+    return sorted(end for end in found if possible.start < end < possible.end)
+
+
+def _changes(
+    condition: Boolean, symbol: sympy.Symbol, low: int, high: int
+) -> Iterator[int]:
+    """Values at which a condition on one symbol is not what it is for the value below."""
+
+    def holds(part: sympy.Basic, value: int) -> bool:
+        return part.xreplace({symbol: sympy.Integer(value)}) == sympy.true
+
+    for part in _inequalities(condition):
+        at = _first_change(lambda value, part=part: holds(part, value), low, high)
+        if at <= high and holds(condition, at) != holds(condition, at - 1):
+            yield at
+
+
+def _inequalities(condition: sympy.Basic) -> Iterator[sympy.Basic]:
+    """What a condition is made of, each of which changes once as a size grows."""
+    if isinstance(condition, (sympy.Eq, sympy.Ne)):
+        yield sympy.Le(condition.lhs, condition.rhs)
+        yield sympy.Ge(condition.lhs, condition.rhs)
+    elif isinstance(condition, (sympy.And, sympy.Or, sympy.Not)):
+        for part in condition.args:
+            yield from _inequalities(part)
+    else:
+        yield condition
+
+
+def _first_change(holds: Callable[[int], bool], low: int, high: int) -> int:
+    """By bisection the least value with another answer than ``low``; above ``high`` if none."""
+    before = holds(low)
+    values = range(low, high + 1)
+    return low + bisect.bisect_left(values, True, key=lambda v: holds(v) != before)
+
+
+def _ends_between(
+    size: sympy.Expr, symbol: sympy.Symbol, value: int
+) -> tuple[int, ...]:
+    """
+    Ends of ranges that part what a size is below a symbol's value from what it is there.
+
+    If that is one size, as of ``s // 2``, nothing parts them, and it is left by itself.
+    """
+    below, there = (
+        int(size.xreplace({symbol: sympy.Integer(v)})) for v in (value - 1, value)
+    )
+    return (there, there + 1) if below == there else (max(below, there),)
