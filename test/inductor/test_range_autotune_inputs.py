@@ -187,6 +187,28 @@ class TestPoint(SiteTestCase):
             point = point_for_size(site, large * small, 120, DimRange(90, math.inf))
             self.assertEqual(point.values, {large: 20, small: 6})
 
+    def test_all_symbols_change_where_one_cannot_give_the_size(self):
+        """Halved, or doubled within bounds; and with one what seems to be the same size."""
+        batch, rows, ids = (
+            self.symbol(n, h) for n, h in (("b", 30), ("r", 40), ("i", 30))
+        )
+        site = self.site(x=self.tensor([batch, rows]), i=self.tensor([ids]))
+        for size, within in (
+            (batch * rows, DimRange(8, 17)),
+            (batch + rows, DimRange(4, 9)),
+        ):
+            point = point_for_size(site, size, 8, within)
+            self.assertEqual(point.size, 8)
+            self.assertEqual(concrete(size, point.values), 8)
+            self.assertEqual(point.values[ids], point.values[batch])
+        first, second = (self.symbol(n, h, (2, 100)) for n, h in (("c", 30), ("d", 40)))
+        site = self.site(c=self.tensor([first]), d=self.tensor([second]))
+        point = point_for_size(site, first + second, 190, DimRange(180, 200))
+        self.assertEqual(point.size, 190)
+        self.assertIsNone(
+            point_for_size(site, first + second, 300, DimRange(201, math.inf))
+        )
+
     def test_a_size_that_cannot_occur(self):
         self.assertIsNone(self.point(2 * self.s0, 513, DimRange(513, 514)))
         self.assertIsNone(self.point(self.s0 + 5, 5, DimRange(0, 7)))

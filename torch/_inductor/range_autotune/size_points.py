@@ -220,28 +220,46 @@ def point_for_size(
         point = hint_point(site, size)
         return point if point.size in within else None
     alike = {symbol: _symbols_alike(site, symbol, size, hints) for symbol in symbols}
-    for values in _scaled(hints, alike):
+
+    def nearest(values: Values) -> SizePoint | None:
         points = [
             _point_by_symbol(symbol, alike[symbol], size, wanted, within, values)
             for symbol in symbols
         ]
-        if found := [point for point in points if point is not None]:
-            return min(found, key=lambda p: abs((p.size or 0) - wanted))
-    return None
+        return _nearest(points, wanted)
+
+    at_hints = nearest(hints)
+    if at_hints is not None or len(symbols) == 1:
+        return at_hints
+    return _nearest(map(nearest, _scaled(hints, alike)), wanted)
+
+
+def _nearest(points: Iterable[SizePoint | None], wanted: int) -> SizePoint | None:
+    """That with the size nearest to one, the first of several; asks for no more than that."""
+    found: SizePoint | None = None
+    for point in points:
+        if point is None:
+            continue
+        if found is None or _distance(point, wanted) < _distance(found, wanted):
+            found = point
+        if point.size == wanted:
+            break
+    return found
+
+
+def _distance(point: SizePoint, wanted: int) -> int:
+    return abs((point.size or 0) - wanted)
 
 
 def _scaled(
     hints: Values, alike: Mapping[sympy.Symbol, Iterable[sympy.Symbol]]
 ) -> Iterator[Values]:
     """
-    The hints, and with those of several symbols halved or doubled, within their bounds.
+    Hints, with those of some symbols halved again and again, or doubled, within their bounds.
 
     Args:
         alike: for each of these symbols those that are to have its value.
     """
-    yield hints
-    if len(alike) < 2:
-        return
     largest = max(hints.get(symbol, 0) for symbol in alike)
     powers = [2**n for n in range(1, largest.bit_length() + 1)]
     for times, parts in (*((1, p) for p in powers), *((p, 1) for p in powers)):
