@@ -485,7 +485,10 @@ class TestInputs(SiteTestCase):
         for parts, offset in ((1, 0), (3, 0), (64, 0), (2000, 0), (1, 8), (1, -8)):
             limit = (2**31 - 1 + offset) // parts
             self.assertTrue(is_about_index_width(self.s0 <= limit))
+            self.assertTrue(is_about_index_width(limit > 8 * self.s0 - 64))
         self.assertFalse(is_about_index_width(self.s0 <= 100_000))
+        # The next power of two is shifted by 32 bits on the way, too.
+        self.assertFalse(is_about_index_width(FloorDiv(self.s0, 2**32) + self.s0 > 16))
 
     @EXAMPLES
     @given(st.data())

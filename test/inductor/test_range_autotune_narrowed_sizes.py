@@ -12,7 +12,7 @@ from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
 )
-from torch.utils._sympy.functions import FloorDiv
+from torch.utils._sympy.functions import BitwiseFn_bitwise_or, FloorDiv
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
 
@@ -20,6 +20,8 @@ from torch._inductor.range_autotune.narrowed_sizes import (
     _left_by,
     compound_in_range,
     compounds_in_ranges,
+    narrowed,
+    value_at_all_of_few,
     without_ruled_out_ends,
 )
 
@@ -92,6 +94,21 @@ class TestGuards(SymbolicTestCase):
                 compounds_in_ranges(self.shape_env), ((size, ValueRanges(2, 15)),)
             )
         self.assertEqual(compounds_in_ranges(self.shape_env), ())
+
+    def test_values_one_by_one(self):
+        def at_all(expr, first=17, last=32):
+            with narrowed(self.shape_env, {self.s0: ValueRanges(first, last)}):
+                return value_at_all_of_few(expr, self.shape_env)
+
+        bits = BitwiseFn_bitwise_or(self.s0 - 1, FloorDiv(self.s0 - 1, 2))
+        self.assertEqual(at_all(FloorDiv(bits, 16)), 1)
+        self.assertEqual(at_all(bits < 32), sympy.true)
+        self.assertIsNone(at_all(FloorDiv(bits, 16), last=33))
+        # Of too many, of one of two, of two symbols, and where there is none.
+        self.assertIsNone(at_all(self.s0 > 3, last=5000))
+        self.assertIsNone(at_all(self.s0 > 3, last=int_oo))
+        self.assertIsNone(at_all(self.s0 + self.s1 > 3))
+        self.assertIsNone(at_all(FloorDiv(100, self.s0 - 20)))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
 )
-from torch.utils._sympy.functions import FloorDiv, Mod
+from torch.utils._sympy.functions import FloorDiv, Min, Mod
 
 import torch
 from torch._inductor.kernel.custom_op import (
@@ -54,6 +54,9 @@ class TestThresholds(SymbolicTestCase):
             (lambda s, t: s, lambda s, t: sympy.And(s > 8, s <= 16), [9, 17]),
             (lambda s, t: s, lambda s, t: FloorDiv(s, 16) < 4, [64]),
             (lambda s, t: s, lambda s, t: sympy.Eq(2 * s, 5, evaluate=False), []),
+            # Numbers that are to be known.
+            (lambda s, t: s, lambda s, t: Min(FloorDiv(s, 16), 2), [16, 32]),
+            (lambda s, t: s, lambda s, t: FloorDiv(1024, s), []),  # at many
             # In terms of another size than the one that is dispatched on.
             (lambda s, t: 2 * s + 1, lambda s, t: s <= 16, [35]),
             (lambda s, t: 200 - s, lambda s, t: s <= 16, [184]),
@@ -240,6 +243,20 @@ class TestCompiled(AutotuneTestCase):
             compiled = compile_at(op, ramp(100, 4))
         self.assertIn("it guards on a size", logs.records[0].getMessage())
         self.assert_markers(compiled, {8: 1, 100: 1})
+
+    def test_the_next_power_of_two(self):
+        """By which kernels choose their blocks; in a range that ends soon."""
+
+        def by_blocks(x):
+            n = x.shape[0] - 1
+            for bits in (1, 2, 4, 8):
+                n |= n >> bits
+            return x + int(max(16, n + 1))
+
+        op = self.registered(by_blocks, always, ranges=((0, 100),))
+        compiled = self.compiled(op, ramp(300, 4))
+        markers = {2: 16, 16: 16, 17: 32, 32: 32, 33: 64, 64: 64, 65: 128, 99: 128}
+        self.assert_markers(compiled, {**markers, 100: 0})
 
     def test_of_a_product(self):
         """Tokens of a batch of sequences, too few of them for the model's own batch."""

@@ -10,6 +10,7 @@ from unittest import mock
 
 import sympy
 from range_autotune_testing import dense_layout, in_threads, made_fx, SymbolicTestCase
+from torch._dynamo.source import ConstantSource
 from torch._dynamo.utils import counters
 from torch._inductor.autotune_process import SubgraphCPUBenchmarkRequest
 from torch._inductor.debug import DebugContext
@@ -30,6 +31,7 @@ from torch.testing._internal.common_utils import (
     parametrize,
 )
 from torch.testing._internal.inductor_utils import GPU_TYPE, HAS_GPU
+from torch.utils._sympy.functions import FloorDiv
 
 import torch
 from torch._inductor import config, ir
@@ -45,6 +47,8 @@ from torch._inductor.range_autotune.guards import (
     recorded_guards,
     without_optional_guards,
 )
+from torch._inductor.range_autotune.known_sizes import knowing, KnownSize
+from torch._inductor.range_autotune.ranges import DimRange
 from torch._inductor.range_autotune.subgraph_module import (
     generate_module,
     SubgraphModule,
@@ -535,6 +539,18 @@ class TestRecordedGuards(ChoiceTestCase):
             self.shape_env.evaluate_expr(self.s0 >= 2)
             self.shape_env.evaluate_expr(sympy.Eq(self.s0, 1))
         self.assertEqual(found, [])
+
+    def test_answers_are_those_of_the_range_that_is_known(self):
+        """The model is compiled with 100 and 8."""
+        s1 = self.shape_env.create_symbol(8, ConstantSource("s1"))
+        product = self.s0 * s1
+        for size, sizes, condition, answer in (
+            (product, DimRange(4, 17), product <= 16, True),
+            (self.s0, DimRange(17, 33), FloorDiv(16, FloorDiv(self.s0, 17)), 16),
+        ):
+            with knowing(KnownSize(size, sizes)), recorded_guards() as found:
+                self.assertEqual(self.shape_env.evaluate_expr(condition), answer)
+            self.assertEqual(found, [])
 
     def test_data_dependent_symbols(self):
         unbacked = self.shape_env.create_unbacked_symint()

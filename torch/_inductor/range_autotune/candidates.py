@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import itertools
 import logging
+import textwrap
 from typing import Any, TYPE_CHECKING
 
 from torch._dynamo.utils import counters
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
+_LONGEST_CONDITION = 200  # letters, in a warning
 # Their ops are lowered to generated code or to calls that cost little on the host.
 NAMESPACES_OF_TORCH = (
     "aten",
@@ -212,7 +214,7 @@ def trace_candidate(
         graphs = _graphs_within(limit_s, known, calls, site, outputs, eager, apart)
     except _ShapeEnvGuardError as e:
         counters["inductor"]["custom_op_decomp_guard_skips"] += 1
-        condition = str(e).partition(": ")[2]
+        condition = textwrap.shorten(str(e).partition(": ")[2], _LONGEST_CONDITION)
         in_range = "" if known else "; if in a range, let it compete there only"
         return Rejection(
             candidate,

@@ -13,7 +13,11 @@ from torch.fx.experimental.symbolic_shapes import _ShapeEnvGuardError
 import torch
 
 from ..virtualized import V
-from .narrowed_sizes import compounds_in_ranges, without_ruled_out_ends
+from .narrowed_sizes import (
+    compounds_in_ranges,
+    value_at_all_of_few,
+    without_ruled_out_ends,
+)
 from .rounded_sizes import holds, holds_of_compound
 
 
@@ -109,6 +113,9 @@ def _answering(shape_env: ShapeEnv) -> Iterator[None]:
         try:
             return type(shape_env).evaluate_expr(shape_env, expr, *args, **kwargs)
         except _ShapeEnvGuardError as e:
+            value = value_at_all_of_few(expr, shape_env)
+            if value is not None:
+                return value
             vars(e).setdefault(_CONDITION, expr)
             raise
 
@@ -236,9 +243,13 @@ def recorded_guards() -> Iterator[list[sympy.Basic]]:
     found: list[sympy.Basic] = []
 
     def record(expr: sympy.Basic, *args: Any, **kwargs: Any) -> sympy.Basic:
-        value = type(shape_env).evaluate_expr(shape_env, expr, *args, **kwargs)
         # Data-dependent symbols have no guards, only answers that hold for any value.
-        if _is_backed(expr, shape_env) and _is_open(expr, shape_env):
+        is_backed = _is_backed(expr, shape_env)
+        # The model's own size, which the real one looks at, need not be one of those.
+        if is_backed and (known := _known_value(expr, shape_env)) is not None:
+            return known
+        value = type(shape_env).evaluate_expr(shape_env, expr, *args, **kwargs)
+        if is_backed:
             found.append(_condition(expr, value))
         return value
 
@@ -269,8 +280,17 @@ def _is_backed(expr: sympy.Basic, shape_env: ShapeEnv) -> bool:
 
 def _is_open(expr: sympy.Basic, shape_env: ShapeEnv) -> bool:
     """Whether what is known of the sizes does not decide it."""
-    is_known = shape_env._maybe_evaluate_static(expr) is not None
-    return not is_known and _holds(expr, shape_env) is None
+    return _known_value(expr, shape_env) is None
+
+
+def _known_value(expr: sympy.Basic, shape_env: ShapeEnv) -> sympy.Basic | None:
+    """What it is whatever the sizes are; None if that cannot be told."""
+    known = shape_env._maybe_evaluate_static(expr)
+    if known is None:
+        known = _holds(expr, shape_env)
+    if known is None:
+        known = value_at_all_of_few(expr, shape_env)
+    return None if known is None else sympy.sympify(known)
 
 
 def _holds(expr: sympy.Basic, shape_env: ShapeEnv) -> bool | None:
@@ -295,5 +315,6 @@ def is_about_index_width(condition: sympy.Basic) -> bool:
     Inductor puts that guard on nearly every kernel of every model, the limit of 2**31, more
     or less by where a view starts, divided by what the sizes have in common.
     """
-    numbers = condition.atoms(sympy.Integer)
-    return any(number >= _SMALLEST_INDEX_LIMIT for number in numbers)
+    comparisons = condition.atoms(sympy.core.relational.Relational)
+    constants = (s.as_coeff_Add()[0] for c in comparisons for s in c.args)
+    return any(constant >= _SMALLEST_INDEX_LIMIT for constant in constants)

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _COMPOUNDS = "_custom_op_compounds_in_ranges"
 # How many values at the ends of a symbol's range guards may rule out.
 _MOST_RULED_OUT = 64
+# How many values are tried out one by one.
+_MOST_VALUES = 1024
 
 
 @contextlib.contextmanager
@@ -105,6 +107,33 @@ def compounds_in_ranges(
 ) -> tuple[tuple[sympy.Expr, ValueRanges], ...]:
     """Those of the blocks around, and the values that they have."""
     return vars(shape_env).get(_COMPOUNDS, ())
+
+
+def value_at_all_of_few(expr: sympy.Basic, shape_env: ShapeEnv) -> sympy.Basic | None:
+    """
+    What an expression of one symbol is for all of its values, where these are few, as the
+    next power of two in a small range; None if it is not one thing, or of others.
+    """
+    expr = shape_env.replace(expr)
+    if len(expr.free_symbols) != 1:
+        return None
+    (symbol,) = expr.free_symbols
+    values = shape_env.var_to_range.get(symbol)
+    if values is None or not (values.lower.is_Integer and values.upper.is_Integer):
+        return None
+    if values.upper - values.lower >= _MOST_VALUES:
+        return None
+    known: sympy.Basic | None = None
+    try:
+        # That it is another one shows at the ends first.
+        for value in (values.lower, *range(int(values.upper), int(values.lower), -1)):
+            found = expr.xreplace({symbol: sympy.Integer(value)})
+            if known is not None and found != known:
+                return None
+            known = found
+    except ZeroDivisionError:  # by a quotient such as s // 8
+        return None
+    return known
 
 
 @functools.lru_cache(maxsize=1024)

@@ -8,8 +8,9 @@ An implementation with a kernel for small sizes and one for large ones asks whet
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
-from typing import TYPE_CHECKING
+from typing import Any, TYPE_CHECKING
 
 import sympy
 from sympy.logic.boolalg import Boolean
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from .ranges import DimRange
 
 _LARGEST_VALUE = 2**40
+_MOST_STEPS = 16
 
 
 def thresholds(condition: sympy.Basic, size: sympy.Expr, within: DimRange) -> list[int]:
@@ -54,12 +56,14 @@ def thresholds(condition: sympy.Basic, size: sympy.Expr, within: DimRange) -> li
         condition, size = next(iter(told), condition), WHOLE
         values = WHOLE, possible.start, possible.last
     symbol, first, last = values
-    is_on_it = isinstance(condition, Boolean) and condition.free_symbols == {symbol}
-    if not is_on_it or condition.has(Mod, PythonMod) or is_about_index_width(condition):
+    if condition.free_symbols != {symbol} or condition.has(Mod, PythonMod):
         return []
+    if is_about_index_width(condition):
+        return []
+    changes_in = _changes if isinstance(condition, Boolean) else _steps
     last = min(last, _LARGEST_VALUE)
     try:
-        changes = _changes(condition, symbol, int(first), int(last))
+        changes = changes_in(condition, symbol, int(first), int(last))
         ends = (_ends_between(size, symbol, value) for value in changes)
         found = set(itertools.chain(*ends))
     except ZeroDivisionError:  # by a quotient such as s // 8
@@ -76,9 +80,24 @@ def _changes(
         return part.xreplace({symbol: sympy.Integer(value)}) == sympy.true
 
     for part in _inequalities(condition):
-        at = _first_change(lambda value, part=part: holds(part, value), low, high)
+        at = _first_change(functools.partial(holds, part), low, high)
         if at <= high and holds(condition, at) != holds(condition, at - 1):
             yield at
+
+
+def _steps(
+    expr: sympy.Expr, symbol: sympy.Symbol, low: int, high: int
+) -> Iterator[int]:
+    """The same of a number that grows with one symbol; none if it does at more than a few."""
+
+    def at(value: int) -> sympy.Basic:
+        return expr.xreplace({symbol: sympy.Integer(value)})
+
+    found: list[int] = []
+    while low < high and at(low) != at(high) and len(found) <= _MOST_STEPS:
+        low = _first_change(at, low, high)
+        found.append(low)
+    return iter(found if len(found) <= _MOST_STEPS else [])
 
 
 def _inequalities(condition: sympy.Basic) -> Iterator[sympy.Basic]:
@@ -93,11 +112,11 @@ def _inequalities(condition: sympy.Basic) -> Iterator[sympy.Basic]:
         yield condition
 
 
-def _first_change(holds: Callable[[int], bool], low: int, high: int) -> int:
+def _first_change(answer: Callable[[int], Any], low: int, high: int) -> int:
     """By bisection the least value with another answer than ``low``; above ``high`` if none."""
-    before = holds(low)
+    before = answer(low)
     values = range(low, high + 1)
-    return low + bisect.bisect_left(values, True, key=lambda v: holds(v) != before)
+    return low + bisect.bisect_left(values, True, key=lambda v: answer(v) != before)
 
 
 def _ends_between(
