@@ -19,6 +19,7 @@ from unittest import mock
 from test_custom_op_autotune import (
     AutotuneTestCase,
     define_op,
+    DEVICE,
     identity_op,
     plus,
     ramp,
@@ -168,8 +169,10 @@ class TestRegistrationMeanwhile(ThreadsTestCase):
             ThreadPoolExecutor(1) as pool,
         ):
             future = pool.submit(compile_model)
+            future.add_done_callback(lambda _: reached.set())
             try:
                 self.assertTrue(reached.wait(TIMEOUT_S))
+                self.assertFalse(future.done(), msg=future)
                 yield future
             finally:
                 go_on.set()
@@ -193,7 +196,7 @@ class TestRegistrationMeanwhile(ThreadsTestCase):
         if registered_before:
             register(op, 1, 2)
         # Nothing that the two would be joined through to one choice.
-        between = torch.eye(4)
+        between = torch.eye(4, device=DEVICE)
         model = compile_for_all_sizes(lambda x: op(other(x) @ between))
         with self.compiling(model) as result:
             register(op, 3, 4)

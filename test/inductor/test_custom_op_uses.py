@@ -591,7 +591,7 @@ class TestImplementations(UsesTestCase):
         """
 
         def first_rows(x: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
-            return x + (torch.arange(x.shape[0]) < number)[:, None]
+            return x + (torch.arange(x.shape[0], device=x.device) < number)[:, None]
 
         def rows_of(x, number):
             n = number.item()

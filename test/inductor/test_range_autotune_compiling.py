@@ -318,7 +318,7 @@ class TestCompiling(OpTestCase):
         self.register(self.op, configs=[CustomOpConfig(lambda x: torch.exp(-x))])
         with (
             config.patch("cpp.descriptive_names", "original_aten"),
-            made_up_times(lambda size, index: 1.0 + index),
+            made_up_times(lambda size, index: 1.0 if index == 0 else 2.0),
         ):
             _, (code,) = run_and_get_code(torch.compile(self.op), torch.randn(8))
         self.assertIn("cpp_fused_exp_neg_0 = ", code)
