@@ -89,6 +89,7 @@ class TestGuards(SymbolicTestCase):
         size = make(self.s0, self.s1)
         self.guard(sympy.Ne(size, 0))
         self.guard(sympy.Ne(8 * size, 8))
+        self.guard(sympy.And(self.s1 >= 3, self.s1 <= self.s0))
         with compound_in_range(self.shape_env, size, ValueRanges(0, 15)):
             self.assertEqual(
                 compounds_in_ranges(self.shape_env), ((size, ValueRanges(2, 15)),)

@@ -97,9 +97,11 @@ def told_of_compound(
 
 
 def _on_one_side(condition: sympy.Basic) -> sympy.Basic:
-    """A comparison with nothing, in which no terms are that cancel each other out."""
+    """Each comparison in it with nothing, so that no terms are there that cancel out."""
     if isinstance(condition, sympy.core.relational.Relational):
         return condition.func(sympy.expand(condition.lhs - condition.rhs), 0)
+    if isinstance(condition, (sympy.And, sympy.Or, sympy.Not)):
+        return condition.func(*map(_on_one_side, condition.args))
     return condition
 
 
