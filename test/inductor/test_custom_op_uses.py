@@ -655,7 +655,10 @@ class TestImplementations(UsesTestCase):
         with no_recompile:
             self.assertEqual(compiled(ramp(600)), ramp(600) + 1)
 
-    @parametrize("part", ("behind_the_first", "first_half", "every_other", "suffix"))
+    @parametrize(
+        "part",
+        ("behind_the_first", "first_half", "every_other", "suffix", "behind_a_number"),
+    )
     def test_part_of_what_the_model_is_given(self, part):
         """What its own guards tell of such a size is no guard of an implementation."""
         op = define_op(scaled_rows, torch.empty_like)
@@ -665,20 +668,74 @@ class TestImplementations(UsesTestCase):
             "first_half": lambda x, y: x[: x.shape[0] // 2],
             "every_other": lambda x, y: x[::2],
             "suffix": lambda x, y: x[y.shape[0] :],
+            # Which may be counted from the end, as far as is known without a guard.
+            "behind_a_number": lambda x, y: x[y.shape[0] - 3 :],
         }[part]
+        of_two_sizes = part in ("suffix", "behind_a_number")
 
         def fn(x, y):
             return op(cut(x, y).contiguous())
 
         counters.clear()
-        dims = ((0, 0), (1, 0)) if part == "suffix" else ((0, 0),)
+        dims = ((0, 0), (1, 0)) if of_two_sizes else ((0, 0),)
         with branch_for_each_range, made_up_times(best_by_range):
             compiled = compile_at(fn, ramp(40, 4) + 1, ramp(6), dims=dims)
         self.assertEqual(counters["inductor"]["custom_op_candidates_left_out"], 0)
         with no_recompile:
             for size in (20, 1100, 3000):
-                x, y = ramp(size, 4) + 1, ramp(7 if part == "suffix" else 6)
+                x, y = ramp(size, 4) + 1, ramp(7 if of_two_sizes else 6)
                 self.assertEqual(compiled(x, y), fn(x, y))
+
+    def test_suffix_of_rows_of_a_dynamic_length(self):
+        """Whether its memory is empty is asked in terms that its sizes do not answer."""
+        op = doubling_op()
+
+        def fn(x, y):
+            return op(x[y.shape[0] :]) + 1
+
+        logger = logging.getLogger("torch._inductor.kernel.custom_op")
+        dims = ((0, 0), (0, 1), (1, 0))
+        with branch_for_each_range, self.assertLogs(logger, logging.INFO) as logs:
+            compiled = compile_at(fn, ramp(40, 6), ramp(6), dims=dims)
+        self.assertIn(
+            "Dispatch dimension: x[0]", [r.getMessage() for r in logs.records]
+        )
+        with no_recompile:
+            for size in (20, 600, 3000):
+                x, y = ramp(size, 5), ramp(7)
+                self.assertEqual(compiled(x, y), fn(x, y))
+
+    @parametrize("row", ((), (4,)))
+    @parametrize("way", ("padded", "added"))
+    @parametrize("ranges", (RANGES, [(0, math.inf)]))
+    def test_part_that_is_one_row_at_one_size(self, row, way, ranges):
+        """Who asks whether it is so can do without: its strides are in order either way."""
+        called = []
+
+        def with_the_last(x: torch.Tensor) -> torch.Tensor:
+            called.append(x.shape[0])
+            return torch.cat((x[:1], x[1:] + x[:-1]))
+
+        def padded(x):
+            return torch.nn.functional.pad(x[:-1], (0, 0) * len(row) + (1, 0)) + x
+
+        def added(x):
+            result = x.clone()
+            result[1:] += x[:-1]
+            return result
+
+        op = define_op(with_the_last, torch.empty_like)
+        impl = {"padded": padded, "added": added}[way]
+        register(op, impl, ranges=ranges, include_fallback=False)
+        logger = logging.getLogger("torch._inductor.kernel.custom_op")
+        with branch_for_each_range, self.assertNoLogs(logger, logging.WARNING):
+            compiled = compile_at(lambda x: op(x) + 1, ramp(128, *row))
+        called.clear()
+        with no_recompile:
+            for size in (2, 3, 511, 512, 3000):
+                x = ramp(size, *row)
+                self.assertEqual(compiled(x), impl(x) + 1)
+        self.assertEqual(called, [])
 
     def test_sum_over_the_dispatch_size(self):
         """Where C++ for more than 4096 elements is other code, no size is guarded on."""

@@ -7,6 +7,7 @@ must be provably equal to it; strides may differ and are brought to the op's on 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -29,6 +30,7 @@ from torch.utils import _pytree as pytree
 import torch
 
 from ..codegen.subgraph import trace_subgraph
+from ..virtualized import V
 from .apart import keep_apart, NAMESPACE, register_lowering_of_boundary
 from .body_state import may_be_traced
 from .candidate_indices import FALLBACK, PLAIN_NAME
@@ -47,9 +49,10 @@ from .control_flow import all_nodes
 from .eager_strides import with_eager_strides
 from .errors import CandidateError, one_line
 from .graph_text import graph_text, SymbolNames
-from .guards import refused_condition
+from .guards import refused_condition, without_optional_guards
 from .known_sizes import knowing
 from .limits import call_within, time_limit_s
+from .narrowed_sizes import no_answer_kept
 from .op_bodies import body_on
 from .passes import is_other_form, optimized
 from .registration import Candidate
@@ -60,7 +63,7 @@ from .write_ops import put_writes_last, WRITE_NAMESPACE
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     import sympy
 
@@ -97,6 +100,7 @@ class TracedCandidate:
             that may be slower; else None.
         kernel_configs: of its kernels in one part of a range, see ``kernel_config_ranges``.
         known: what its ranges say of the size, where that is more than is known anyway.
+        optional_guards: see ``trace_candidate``.
     """
 
     candidate: Candidate
@@ -104,6 +108,7 @@ class TracedCandidate:
     as_written: torch.fx.GraphModule | None = None
     kernel_configs: KernelConfigs = ()
     known: KnownSize | None = None
+    optional_guards: bool = True
 
     @property
     def name(self) -> str:
@@ -179,10 +184,15 @@ def trace_fallback(site: CallSite) -> tuple[TracedCandidate, Outputs]:
         nestings.append(nesting)
         return flat
 
+    eager = {call.op for call in site.calls}
     try:
-        graph = _trace(call, site, {c.op for c in site.calls})
+        graph = _trace(call, site, eager)
     except _ShapeEnvGuardError as e:
-        raise CandidateError(f"it guards on a size itself: {e}") from e
+        try:
+            with _assuming(None, optional_guards=False):
+                graph = _trace(call, site, eager)
+        except _ShapeEnvGuardError:
+            raise CandidateError(f"it guards on a size itself: {e}") from e
     tensors = tuple(output_values(graph))
     for value in (*itertools.chain(*of_ops.values()), *tensors):
         if not isinstance(value, torch.Tensor):
@@ -198,6 +208,7 @@ def trace_candidate(
     outputs: Outputs,
     known: KnownSize | None = None,
     apart: bool = False,
+    optional_guards: bool = True,
 ) -> TracedCandidate | Rejection:
     """
     The candidate's graph; a Rejection if it has none or breaks the contract.
@@ -205,15 +216,19 @@ def trace_candidate(
     Args:
         known: what its ranges say of the size.
         apart: whether the neighbours get kernels of their own.
+        optional_guards: whether torch asks what it has a way for that it may not hold, such
+            as whether ``x[1:]`` is one row. It is refused an answer; without, it goes that
+            way, which may compute something that is slower.
     """
     limit_s = time_limit_s()
     try:
         parts = candidate.parts or (candidate,)
         calls = [call_of_candidate(part, call) for part, call in zip(parts, site.calls)]
         eager = {c.op for part, c in zip(parts, site.calls) if part.impl is None}
-        graphs = _graphs_within(limit_s, known, calls, site, outputs, eager, apart)
+        with _assuming(known, optional_guards):
+            graphs = _graphs_within(limit_s, calls, site, outputs, eager, apart)
     except _ShapeEnvGuardError as e:
-        counters["inductor"]["custom_op_decomp_guard_skips"] += 1
+        counters["inductor"]["custom_op_decomp_guard_skips"] += optional_guards
         condition = textwrap.shorten(str(e).partition(": ")[2], _LONGEST_CONDITION)
         in_range = "" if known else "; if in a range, let it compete there only"
         return Rejection(
@@ -229,11 +244,16 @@ def trace_candidate(
         return Rejection(candidate, one_line(e), condition=e.cond)
     except Exception as e:
         return Rejection(candidate, one_line(e))
-    return TracedCandidate(candidate, *graphs, known=known)
+    return TracedCandidate(
+        candidate, *graphs, known=known, optional_guards=optional_guards
+    )
 
 
 def trace_plain(
-    site: CallSite, outputs: Outputs, known: KnownSize | None = None
+    site: CallSite,
+    outputs: Outputs,
+    known: KnownSize | None = None,
+    optional_guards: bool = True,
 ) -> TracedCandidate | None:
     """
     What the op is lowered to where nothing is registered, or would be if Inductor could
@@ -241,6 +261,7 @@ def trace_plain(
 
     Args:
         known: of the size that is dispatched on.
+        optional_guards: see ``trace_candidate``.
 
     Returns:
         None if there is no such thing. Of several calls, those that have none are eager.
@@ -256,13 +277,18 @@ def trace_plain(
     ]
     eager = {call.op for body, call in zip(bodies, site.calls) if not body}
     try:
-        graphs = _graphs_within(time_limit_s(), known, calls, site, outputs, eager)
+        with _assuming(known, optional_guards):
+            graphs = _graphs_within(time_limit_s(), calls, site, outputs, eager)
     except Exception as e:
+        if optional_guards and isinstance(e, _ShapeEnvGuardError):
+            return trace_plain(site, outputs, known, optional_guards=False)
         log.debug("%s has no plain lowering: %s", site.op, one_line(e))
         return None
     parts = tuple(Candidate(PLAIN_NAME, body) if body else FALLBACK for body in bodies)
     candidate = Candidate(PLAIN_NAME, bodies[0], parts=parts if len(parts) > 1 else ())
-    return TracedCandidate(candidate, *graphs, known=known)
+    return TracedCandidate(
+        candidate, *graphs, known=known, optional_guards=optional_guards
+    )
 
 
 def at_site(
@@ -280,10 +306,15 @@ def at_site(
     old = traced.graph.graph
     eager = {node.target for node in old.nodes if node.meta.get("should_fallback")}
     known = traced.known and dataclasses.replace(traced.known, size=size)
-    with knowing(known):
+    with _assuming(known, traced.optional_guards):
         graph = trace_subgraph(traced.graph, site.fake_inputs(), {})
     _call_eagerly(graph, eager)
-    return TracedCandidate(traced.candidate, graph, known=known)
+    return TracedCandidate(
+        traced.candidate,
+        graph,
+        known=known,
+        optional_guards=traced.optional_guards,
+    )
 
 
 def plain_body(
@@ -329,15 +360,24 @@ def call_implementation(
         return candidate.impl(*args, **kwargs)
 
 
+@contextlib.contextmanager
+def _assuming(known: KnownSize | None, optional_guards: bool) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(knowing(known))
+        if not optional_guards:
+            stack.enter_context(without_optional_guards())
+            stack.enter_context(no_answer_kept(V.graph.sizevars.shape_env))
+        yield
+
+
 def _graphs_within(
-    limit_s: float | None, known: KnownSize | None, *graphs_of: Any
+    limit_s: float | None, *graphs_of: Any
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule | None]:
     """
     Args:
         graphs_of: arguments of ``_candidate_graphs``.
     """
-    with knowing(known):
-        return call_within(limit_s, "tracing it", _candidate_graphs, *graphs_of)
+    return call_within(limit_s, "tracing it", _candidate_graphs, *graphs_of)
 
 
 def _candidate_graphs(

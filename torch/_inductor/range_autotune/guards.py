@@ -79,7 +79,7 @@ def refused_condition(error: _ShapeEnvGuardError) -> sympy.Basic | None:
 @contextlib.contextmanager
 def without_optional_guards() -> Iterator[None]:
     """
-    Lowers without the guards that Inductor would have only to do better.
+    Traces or lowers without the guards that torch would have only to do better.
 
     Where it asks whether something holds, and has a way for that it may not, it takes that
     way, as with sizes that depend on data. What only very large sizes break it may ask.
@@ -111,7 +111,7 @@ def _answering(shape_env: ShapeEnv) -> Iterator[None]:
         if known is not None:
             return sympy.sympify(known)
         try:
-            return type(shape_env).evaluate_expr(shape_env, expr, *args, **kwargs)
+            return outer(expr, *args, **kwargs)
         except _ShapeEnvGuardError as e:
             value = value_at_all_of_few(expr, shape_env)
             if value is not None:
@@ -119,6 +119,7 @@ def _answering(shape_env: ShapeEnv) -> Iterator[None]:
             vars(e).setdefault(_CONDITION, expr)
             raise
 
+    outer = shape_env.evaluate_expr
     with _with_method(shape_env, "evaluate_expr", answer):
         yield
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import logging
 import math
@@ -78,8 +79,17 @@ def trace_candidates(tuning: Tuning) -> None:
 def _trace_in(
     tuning: Tuning, candidate: Candidate, ranges: tuple[ContestedRange, ...]
 ) -> _Piece:
+    """Without the guards that torch has only to do better, if it is refused with them."""
     known = _known_of_size(tuning, ranges)
-    result = trace_candidate(candidate, tuning.site, tuning.outputs, known)
+    trace = functools.partial(
+        trace_candidate, candidate, tuning.site, tuning.outputs, known
+    )
+    result = trace()
+    if isinstance(result, Rejection) and result.guards:
+        without = trace(optional_guards=False)
+        # Else what it must not ask is told, and the first question may not be that.
+        if isinstance(without, TracedCandidate) or without.guards:
+            result = without
     return _Piece(ranges, result)
 
 
@@ -242,7 +252,12 @@ def _add_apart(
 ) -> None:
     """Of a candidate in a region, the one whose neighbours get kernels of their own."""
     result = trace_candidate(
-        traced.candidate, tuning.site, tuning.outputs, traced.known, apart=True
+        traced.candidate,
+        tuning.site,
+        tuning.outputs,
+        traced.known,
+        apart=True,
+        optional_guards=traced.optional_guards,
     )
     if isinstance(result, TracedCandidate):
         variant = index_of_variant(number, APART)
