@@ -737,6 +737,24 @@ class TestImplementations(UsesTestCase):
                 self.assertEqual(compiled(x), impl(x) + 1)
         self.assertEqual(called, [])
 
+    def test_question_that_needs_an_answer_is_the_reason(self):
+        """The first one asked is whether a part is one row, which does not."""
+
+        def shifted(x):
+            later = x[1:] + x[:-1]
+            return torch.cat((x[:1], later if x.shape[0] > 50 else later * 1))
+
+        def eager(x: torch.Tensor) -> torch.Tensor:
+            return torch.cat((x[:1], x[1:] + x[:-1]))
+
+        op = define_op(eager, torch.empty_like)
+        register(op, shifted, ranges=[(0, math.inf)])
+        with self.assertLogs("torch._inductor.kernel.custom_op", "WARNING") as logs:
+            compile_at(op, ramp(128, 4))
+        self.assertRegex(
+            logs.records[0].getMessage(), r"it guards on a size, s\d+ > 50 == True"
+        )
+
     def test_sum_over_the_dispatch_size(self):
         """Where C++ for more than 4096 elements is other code, no size is guarded on."""
 
