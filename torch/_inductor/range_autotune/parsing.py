@@ -7,6 +7,7 @@ All checks that need no shapes happen here, before anything is registered.
 from __future__ import annotations
 
 import difflib
+import inspect
 import logging
 import numbers
 from collections.abc import Mapping
@@ -372,9 +373,24 @@ def check_not_mutating(op: torch._ops.OpOverload) -> None:
 def warn_if_decomposed(op: torch._ops.OpOverload) -> None:
     """Says so if no graph that Inductor compiles will have the op."""
     if op._can_decompose():
-        log.warning(
-            "%s is decomposed before Inductor sees it, so that it is never tuned: it has "
-            "a CompositeImplicitAutograd kernel. Register an op that it is made of, or "
-            "call one of your own (torch.library.custom_op) in its place",
-            op,
-        )
+        by = "a CompositeImplicitAutograd kernel"
+    elif _has_decomposition(op):
+        by = "a decomposition in torch._inductor.decomposition"
+    else:
+        return
+    log.warning(
+        "%s is decomposed before Inductor sees it, so that it is never tuned: it has %s. "
+        "Register an op that it is made of, or call one of your own "
+        "(torch.library.custom_op) in its place",
+        op,
+        by,
+    )
+
+
+def _has_decomposition(op: torch._ops.OpOverload) -> bool:
+    """Whether Inductor's table has one that leaves no call as it is, unlike that of ``mm``."""
+    from ..decomposition import select_decomp_table
+
+    decompose = inspect.unwrap(select_decomp_table().get(op, op))
+    code = getattr(decompose, "__code__", None)
+    return code is not None and "NotImplemented" not in code.co_names
