@@ -32,6 +32,7 @@ from torch._dynamo.utils import counters
 from torch._inductor.graph import GraphLowering
 from torch._inductor.test_case import run_tests
 from torch._inductor.utils import run_and_get_code
+from torch.fx.experimental import _config as symbolic_config
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.testing._internal.common_utils import (
     DeterministicGuard,
@@ -686,7 +687,8 @@ class TestImplementations(UsesTestCase):
                 x, y = ramp(size, 4) + 1, ramp(7 if of_two_sizes else 6)
                 self.assertEqual(compiled(x, y), fn(x, y))
 
-    def test_suffix_of_rows_of_a_dynamic_length(self):
+    @parametrize("oblivious", (False, True))
+    def test_suffix_of_rows_of_a_dynamic_length(self, oblivious):
         """Whether its memory is empty is asked in terms that its sizes do not answer."""
         op = doubling_op()
 
@@ -695,7 +697,11 @@ class TestImplementations(UsesTestCase):
 
         logger = logging.getLogger("torch._inductor.kernel.custom_op")
         dims = ((0, 0), (0, 1), (1, 0))
-        with branch_for_each_range, self.assertLogs(logger, logging.INFO) as logs:
+        with (
+            symbolic_config.patch(backed_size_oblivious=oblivious),
+            branch_for_each_range,
+            self.assertLogs(logger, logging.INFO) as logs,
+        ):
             compiled = compile_at(fn, ramp(40, 6), ramp(6), dims=dims)
         self.assertIn(
             "Dispatch dimension: x[0]", [r.getMessage() for r in logs.records]

@@ -72,6 +72,9 @@ class TestHolds(TestCase):
             sympy.Ne(Mod(BLOCKS, 16 * BLOCKS + 1), 0),
             Max(1, FloorDiv(S + 2, 2)) < Max(1, FloorDiv(S + 2, 2)) ** 2,
             Max(2, Min(64, S)) <= 64,
+            S - Min(S, T) >= 0,
+            S + Min(S, FloorDiv(S, 2)) - Min(S, FloorDiv(S, 3)) >= 0,
+            2 * Min(S, T) - 2 * T < 1,
             sympy.Ne(FloorDiv(S, 3) + FloorDiv(T, 3), -1, evaluate=False),
             sympy.Eq(Mod(8 * S + 8 * PythonMod(-S, 8), 64), 0),
             sympy.Eq(Mod(S + Mod(8 - Mod(S, 8), 8), 8), 0),
@@ -106,6 +109,8 @@ class TestHolds(TestCase):
             16 * FloorDiv(S, 16) < S,
             Max(1, FloorDiv(S, 2)) < Max(1, FloorDiv(S, 2)) ** 2,
             Min(64, S) < 64,
+            S - Min(S, T) >= 1,
+            S - T + Min(S, T) >= 1,
             FloorDiv(S, T) <= S,
             S * FloorDiv(S, 2) <= S,
             sympy.Eq(16 * FloorDiv(S, 16), S),
@@ -119,6 +124,21 @@ class TestHolds(TestCase):
     )
     def test_cannot_be_told(self, condition):
         self.assertIsNone(holds(condition, ANY))
+
+    @given(
+        st.sampled_from(RELATIONS),
+        st.tuples(*[st.integers(-2, 2)] * 4),
+        st.integers(-5, 5),
+    )
+    @settings(max_examples=200, deadline=None, derandomize=True)
+    def test_is_so_of_minima(self, relation, factors, constant):
+        terms = (S, T, Min(S, T), Min(T, 4, FloorDiv(S, 2)))
+        condition = relation(sum(f * t for f, t in zip(factors, terms)), constant)
+        told = holds(condition, sizes(s=(2, 6), t=(1, 9)))
+        if told is not None:
+            for s, t in itertools.product(range(2, 7), range(1, 10)):
+                actual = condition.subs({S: s, T: t})
+                self.assertEqual(bool(actual), told, msg=f"{condition} at {s}, {t}")
 
     @given(
         st.sampled_from(RELATIONS),

@@ -65,7 +65,7 @@ def _holds_of_compounds(condition: sympy.Basic, shape_env: ShapeEnv) -> bool | N
         return None
     difference = shape_env.replace(condition.lhs - condition.rhs)
     difference = _without_own_remainders(difference, shape_env)
-    bounds = _bounds_of_product(*_without_quotients(difference), shape_env)
+    bounds = _bounds_with_minima(difference, shape_env)
     if bounds is None or not difference.is_integer:
         return None
     low, high = bounds
@@ -237,6 +237,29 @@ def _without_quotients(
     # Those inside of others come first.
     expr = expr.replace(CleanDiv, lambda base, divisor: base / divisor)
     return sympy.expand(expr.replace(FloorDiv, divided)), remainders
+
+
+def _bounds_with_minima(
+    expr: sympy.Expr, shape_env: ShapeEnv
+) -> tuple[sympy.Expr, sympy.Expr] | None:
+    """
+    The least and the most that an expression can be. A minimum in it is one of its arguments,
+    and at most each: what is left of a slice, ``s - Min(k, s)``, is never negative.
+    """
+    minima = sorted(expr.atoms(Min), key=lambda m: (-m.count_ops(), str(m)))
+    if not minima:
+        return _bounds_of_product(*_without_quotients(expr), shape_env)
+    expr, minimum = sympy.expand(expr), minima[0]
+    factor = expr.coeff(minimum)
+    if not factor.is_Integer or (expr - factor * minimum).has(minimum):
+        return None
+    each = [
+        _bounds_with_minima(expr.xreplace({minimum: arg}), shape_env)
+        or (-sympy.oo, sympy.oo)
+        for arg in minimum.args
+    ]
+    lows, highs = zip(*each)
+    return (min(lows), min(highs)) if factor > 0 else (max(lows), max(highs))
 
 
 def _bounds_of_product(
