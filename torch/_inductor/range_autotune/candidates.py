@@ -49,7 +49,7 @@ from .control_flow import all_nodes
 from .eager_strides import with_eager_strides
 from .errors import CandidateError, one_line
 from .graph_text import graph_text, SymbolNames
-from .guards import refused_condition, without_optional_guards
+from .guards import Question, refused_question, without_optional_guards
 from .known_sizes import knowing
 from .limits import call_within, time_limit_s
 from .narrowed_sizes import no_answer_kept
@@ -153,13 +153,13 @@ class Rejection:
 
     Args:
         guards: whether that is because tracing it guards on a size.
-        condition: what it asks of sizes, if that is known.
+        question: what it asks of sizes, if that is why.
     """
 
     candidate: Candidate
     reason: str
     guards: bool = False
-    condition: sympy.Basic | None = None
+    question: Question | None = None
 
 
 def trace_fallback(site: CallSite) -> tuple[TracedCandidate, Outputs]:
@@ -236,12 +236,12 @@ def trace_candidate(
             f"it guards on a size, {condition}. If that holds for all calls of the op, "
             f"say so with torch._check in the op's fake kernel{in_range}",
             guards=True,
-            condition=refused_condition(e),
+            question=refused_question(e),
         )
     except (DataDependentOutputException, DynamicOutputShapeException) as e:
         return Rejection(candidate, f"it depends on data, through {e.func}")
     except GuardOnDataDependentSymNode as e:
-        return Rejection(candidate, one_line(e), condition=e.cond)
+        return Rejection(candidate, one_line(e), question=Question(e.cond))
     except Exception as e:
         return Rejection(candidate, one_line(e))
     return TracedCandidate(

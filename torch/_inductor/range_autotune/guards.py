@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import threading
 from typing import Any, TYPE_CHECKING
@@ -33,8 +34,22 @@ _TELLERS = (
 )
 _REFUSED = ("failed during evaluate_expr", "failed while attempting to run meta")
 _SMALLEST_INDEX_LIMIT = 2**20
-# An attribute of the error of a guard that is refused: what was asked.
-_CONDITION = "_custom_op_condition"
+# An attribute of the error of a guard that is refused.
+_QUESTION = "_custom_op_question"
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """
+    What something asks of sizes.
+
+    Args:
+        condition: or a number, symbolic.
+        is_optional: whether there is a way for that the answer is not known.
+    """
+
+    condition: sympy.Basic
+    is_optional: bool = False
 
 
 def replaced(expr: Any) -> sympy.Expr:
@@ -71,9 +86,9 @@ def frozen_shapes() -> Iterator[None]:
         yield
 
 
-def refused_condition(error: _ShapeEnvGuardError) -> sympy.Basic | None:
-    """What was asked of sizes in the block of ``frozen_shapes`` that an error is from."""
-    return vars(error).get(_CONDITION)
+def refused_question(error: _ShapeEnvGuardError) -> Question | None:
+    """What was asked in the block of ``frozen_shapes`` that an error is from, if known."""
+    return vars(error).get(_QUESTION)
 
 
 @contextlib.contextmanager
@@ -116,7 +131,8 @@ def _answering(shape_env: ShapeEnv) -> Iterator[None]:
             value = value_at_all_of_few(expr, shape_env)
             if value is not None:
                 return value
-            vars(e).setdefault(_CONDITION, expr)
+            is_optional = kwargs.get("fallback_value") is not None
+            vars(e).setdefault(_QUESTION, Question(expr, is_optional))
             raise
 
     outer = shape_env.evaluate_expr

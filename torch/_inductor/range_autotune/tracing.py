@@ -79,15 +79,19 @@ def trace_candidates(tuning: Tuning) -> None:
 def _trace_in(
     tuning: Tuning, candidate: Candidate, ranges: tuple[ContestedRange, ...]
 ) -> _Piece:
-    """Without the guards that torch has only to do better, if it is refused with them."""
+    """Without the guards that torch has only to do better, if it is refused for one."""
     known = _known_of_size(tuning, ranges)
     trace = functools.partial(
         trace_candidate, candidate, tuning.site, tuning.outputs, known
     )
     result = trace()
-    if isinstance(result, Rejection) and result.guards:
+    if (
+        isinstance(result, Rejection)
+        and result.question
+        and result.question.is_optional
+    ):
         without = trace(optional_guards=False)
-        # Else what it must not ask is told, and the first question may not be that.
+        # Another question may be in the way behind that.
         if isinstance(without, TracedCandidate) or without.guards:
             result = without
     return _Piece(ranges, result)
@@ -118,11 +122,11 @@ def _parts_by_answer(tuning: Tuning, piece: _Piece) -> list[tuple[ContestedRange
     rejection, ranges = piece.result, piece.ranges
     if tuning.size is None or isinstance(rejection, TracedCandidate):
         return [ranges]
-    ends: list[int] = []
-    if rejection.condition is not None:
-        ends = thresholds(rejection.condition, tuning.size, _hull(ranges))
-    if ends:
-        return _between(ranges, ends)
+    question = rejection.question
+    if question:
+        ends = thresholds(question.condition, tuning.size, _hull(ranges))
+        if ends:
+            return _between(ranges, ends)
     return [(r,) for r in ranges] if rejection.guards else [ranges]
 
 
