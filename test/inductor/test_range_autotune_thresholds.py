@@ -305,14 +305,21 @@ class TestCompiled(AutotuneTestCase):
                 ],
             )
 
-    def test_one_that_looks_at_all_but_the_first(self):
-        """Of two there is one, and no guard of the model says that there are more."""
+    def test_one_that_asks_whether_a_part_is_one_row(self):
+        """As views in another order do, where torch cannot do without an answer."""
 
         def shifted(x):
-            return torch.cat([x[1:], x[:1]]) * 0 + x + 1
+            later = x[1:].t().contiguous().t()
+            return torch.cat([later * 0 + x[1:], x[:1] * 1]).roll(1, 0) + 1
 
         op = self.registered(shifted, always)
-        compiled = self.compiled(op, ramp(100, 4))
+        with (
+            made_up_times(pieces_fastest),
+            self.assertLogs("torch._inductor.kernel.custom_op", "INFO") as logs,
+        ):
+            compiled = compile_at(op, ramp(100, 4))
+        self.assertIn("[0, 512) is cut at 3, where", logs.records[0].getMessage())
+        self.assertNotIn("WARNING", {record.levelname for record in logs.records})
         self.assert_markers(compiled, dict.fromkeys((2, 3, 100, 600), 1))
 
 
