@@ -48,7 +48,7 @@ def thresholds(condition: sympy.Basic, size: sympy.Expr, within: DimRange) -> li
     """
     condition, size = replaced(condition), replaced(size)
     possible = within.intersect(size_bounds(size))
-    if possible is None:
+    if possible is None or not size.free_symbols:
         return []
     values = values_of_symbol(size, possible.start, possible.last)
     if values is None:

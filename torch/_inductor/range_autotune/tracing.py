@@ -51,6 +51,11 @@ class _Piece:
     ranges: tuple[ContestedRange, ...]
     result: TracedCandidate | Rejection
 
+    @property
+    def is_traced(self) -> bool:
+        """Whether the candidate competes there."""
+        return isinstance(self.result, TracedCandidate)
+
 
 def trace_candidates(tuning: Tuning) -> None:
     """
@@ -68,7 +73,7 @@ def trace_candidates(tuning: Tuning) -> None:
         pieces = _trace_in_pieces(tuning, candidate, whole)
         if isinstance(whole.result, TracedCandidate):
             standing.traced[index] = whole.result
-        elif any(isinstance(piece.result, TracedCandidate) for piece in pieces):
+        elif any(piece.is_traced for piece in pieces):
             in_pieces[index] = pieces
         else:
             standing.warn(whole.result)
@@ -100,7 +105,10 @@ def _trace_in(
 def _trace_in_pieces(
     tuning: Tuning, candidate: Candidate, whole: _Piece
 ) -> list[_Piece]:
-    """In parts of ranges by what it asks of the size, until it asks no more; in order."""
+    """
+    In parts of ranges by what it asks of the size, until it asks no more; in order, with one
+    piece for parts beside each other that it is out of.
+    """
     waiting, done = [whole], list[_Piece]()
     most = len(whole.ranges) + _MOST_CUTS
     while waiting:
@@ -109,6 +117,8 @@ def _trace_in_pieces(
         if len(parts) > 1 and len(done) + len(parts) + len(waiting) <= most:
             traced = [_trace_in(tuning, candidate, part) for part in parts]
             waiting = traced + waiting
+        elif done and not (done[-1].is_traced or piece.is_traced):
+            done[-1] = _Piece(done[-1].ranges + piece.ranges, done[-1].result)
         else:
             done.append(piece)
     return done
@@ -142,13 +152,9 @@ def _between(
 
 def _take_apart(standing: Standing, in_pieces: Mapping[int, Sequence[_Piece]]) -> None:
     """Replaces candidates by one for each of their pieces, and ranges by their parts."""
-    ends = {
-        part.sizes.start
-        for pieces in in_pieces.values()
-        for piece in pieces
-        for part in piece.ranges
-    }
-    _cut_ranges(standing, sorted(ends - {0}))
+    traced = [p.ranges for p in itertools.chain(*in_pieces.values()) if p.is_traced]
+    ends = {r[0].sizes.start for r in traced} | {r[-1].sizes.end for r in traced}
+    _cut_ranges(standing, sorted(int(end) for end in ends - {0, math.inf}))
     for index, pieces in in_pieces.items():
         for piece in pieces:
             # Whichever of these are traced: ranks know candidates by their indices.
