@@ -213,7 +213,7 @@ class _Alarm:
         """Takes back an interruption that is on its way; there will be no other."""
         self._may_raise.acquire()
         if self._raised:
-            _set_async_exception(self._thread_id, None)
+            _take_back(self.interruption)
         self._stopped.set()
 
     def has_rung(self) -> bool:
@@ -243,9 +243,24 @@ def _starts_a_thread(thread_id: int) -> bool:
     return frame is not None
 
 
-def _set_async_exception(thread_id: int, exception: type[BaseException] | None) -> None:
-    """Makes a thread raise before its next step in Python; None takes that back."""
-    given = None if exception is None else ctypes.py_object(exception)
+def _take_back(exception: type[BaseException]) -> None:
+    """
+    Catches what may be on its way to this thread.
+
+    CPython 3.11 is told that there is something to raise even when it is given nothing: with
+    nothing there it looks for it before each step of each thread from then on, and never gets
+    beyond the first step of a function that is traced, as debuggers do.
+    """
+    try:
+        while True:  # raised in the loop, if not before
+            _set_async_exception(threading.get_ident(), exception)
+    except exception:
+        pass
+
+
+def _set_async_exception(thread_id: int, exception: type[BaseException]) -> None:
+    """Makes a thread raise before its next step in Python."""
+    given = ctypes.py_object(exception)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), given)
 
 
