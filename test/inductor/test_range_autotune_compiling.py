@@ -1,6 +1,7 @@
 # Owner(s): ["module: inductor"]
 """Tests of ``torch._inductor.range_autotune.compiling``."""
 
+import itertools
 import subprocess
 import sys
 import threading
@@ -30,6 +31,7 @@ from torch._inductor.range_autotune.subgraph_module import SubgraphModule
 
 
 JOIN_S = 60.0
+_numbers = itertools.count()
 
 
 def done(result=None, error=None):
@@ -148,9 +150,12 @@ class TestCompiling(OpTestCase):
         super().setUp()
         torch._dynamo.reset()
         self.enterContext(config.patch(force_disable_caches=True))
-        self.op = self.define_op("op(Tensor x) -> Tensor")
-        self._library.impl("op", torch.exp, "CPU")
-        self._library.impl("op", torch.empty_like, "Meta")
+        name = (
+            f"op{next(_numbers)}"  # PyTorch may remember an op of another test by name
+        )
+        self.op = self.define_op(f"{name}(Tensor x) -> Tensor")
+        self._library.impl(name, torch.exp, "CPU")
+        self._library.impl(name, torch.empty_like, "Meta")
 
     def test_the_largest_is_compiled_first(self):
         impls = (in_one_step, in_three_steps)

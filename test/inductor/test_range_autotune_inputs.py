@@ -487,6 +487,7 @@ class TestInputs(SiteTestCase):
             self.assertTrue(is_about_index_width(self.s0 <= limit))
             self.assertTrue(is_about_index_width(limit > 8 * self.s0 - 64))
         self.assertFalse(is_about_index_width(self.s0 <= 100_000))
+        self.assertFalse(is_about_index_width(sympy.Eq(self.s0, 2**21)))
         # The next power of two is shifted by 32 bits on the way, too.
         self.assertFalse(is_about_index_width(FloorDiv(self.s0, 2**32) + self.s0 > 16))
 

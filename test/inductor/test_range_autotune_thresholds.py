@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 
 import sympy
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from range_autotune_testing import SymbolicTestCase
 from test_custom_op_autotune import (
@@ -111,8 +112,7 @@ class TestThresholds(SymbolicTestCase):
         )
         sizes = range(start, start + length)
         answers = [condition.subs(self.s, size) for size in sizes]
-        if self.s not in condition.free_symbols:
-            return
+        assume(self.s in condition.free_symbols)
         expected = [
             size
             for size, before, answer in zip(sizes[1:], answers, answers[1:])
@@ -289,20 +289,53 @@ class TestCompiled(AutotuneTestCase):
         self.assert_markers(compiled, MARKERS)
 
     def test_with_neighbours_and_in_a_row(self):
-        op, other = self.registered(by_size, always), self.registered(always, by_size)
-        compiled = self.compiled(lambda x: other(op(x * 2).cos()) + 1, ramp(100, 4))
+        """Combinations of both answers; the fastest is the last of them there is."""
+        op, other = self.registered(by_size, always), self.registered(by_size, always)
+
+        def last(size, index):
+            return 1.0 / (index + 10)
+
+        with made_up_times(last):
+            compiled = compile_at(lambda x: other(op(x * 2).cos()) + 1, ramp(100, 4))
+        found = set()
         for size, marker in MARKERS.items():
-            x = ramp(size, 4)
-            # The first combination that is a piece, whichever it is, computes the same.
-            actual = compiled(x)
-            self.assertIn(
-                True,
-                [
-                    torch.allclose(actual, (2 * x + a).cos() + b + 1)
-                    for a in (marker, 9)
-                    for b in (marker, 9)
-                ],
-            )
+            x, both = ramp(size, 4), itertools.product((marker, 9, 0), repeat=2)
+            result = compiled(x)
+            found |= {
+                (first != 9, second != 9)
+                for first, second in both
+                if torch.allclose(result, (2 * x + first).cos() + second + 1)
+            }
+        self.assertIn(True, itertools.chain(*found))
+
+    def test_cuts_of_all_candidates_have_a_limit(self):
+        def asks_from(start):
+            def impl(x):
+                for size in range(start, start + 60, 10):
+                    if x.shape[0] < size:
+                        return x + 1
+                return x + 1
+
+            return impl
+
+        op = self.registered(*(asks_from(20 + i) for i in range(6)))
+        with (
+            made_up_times(lambda size, index: 1.0) as sizes,
+            self.assertLogs("torch._inductor.kernel.custom_op", "WARNING") as logs,
+        ):
+            compile_at(op, ramp(100, 4))
+        # Of 36 cuts: three sizes of a range each, and of the first one without.
+        self.assertLess(len(sizes), 3 * (16 + 2) + 5)
+        self.assertIn("it guards on a size", logs.records[-1].getMessage())
+
+    def test_question_without_a_value_somewhere(self):
+        def shifted(x):
+            return x + 1 if (1 << (x.shape[0] - 20)) < 3 else x + 2
+
+        op = self.registered(shifted, always, ranges=((0, 512),))
+        with self.assertLogs("torch._inductor.kernel.custom_op", "WARNING") as logs:
+            compile_at(op, ramp(100, 4))
+        self.assertIn("'shifted' is left out: it guards", logs.output[0])
 
     def test_one_that_asks_whether_a_part_is_one_row(self):
         """As views in another order do, where torch cannot do without an answer."""

@@ -228,7 +228,8 @@ def trace_candidate(
         with _assuming(known, optional_guards):
             graphs = _graphs_within(limit_s, calls, site, outputs, eager, apart)
     except _ShapeEnvGuardError as e:
-        counters["inductor"]["custom_op_decomp_guard_skips"] += optional_guards
+        if optional_guards:  # once, if it is traced again without
+            counters["inductor"]["custom_op_decomp_guard_skips"] += 1
         condition = textwrap.shorten(str(e).partition(": ")[2], _LONGEST_CONDITION)
         in_range = "" if known else "; if in a range, let it compete there only"
         return Rejection(

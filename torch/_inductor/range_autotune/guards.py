@@ -44,7 +44,7 @@ class Question:
     What something asks of sizes.
 
     Args:
-        condition: or a number, symbolic.
+        condition: or a number that is to be known.
         is_optional: whether there is a way for that the answer is not known.
     """
 
@@ -262,7 +262,7 @@ def recorded_guards() -> Iterator[list[sympy.Basic]]:
     def record(expr: sympy.Basic, *args: Any, **kwargs: Any) -> sympy.Basic:
         # Data-dependent symbols have no guards, only answers that hold for any value.
         is_backed = _is_backed(expr, shape_env)
-        # The model's own size, which the real one looks at, need not be one of those.
+        # The model's own size, which it is evaluated at, need not be one of those.
         if is_backed and (known := _known_value(expr, shape_env)) is not None:
             return known
         value = type(shape_env).evaluate_expr(shape_env, expr, *args, **kwargs)
@@ -332,6 +332,7 @@ def is_about_index_width(condition: sympy.Basic) -> bool:
     Inductor puts that guard on nearly every kernel of every model, the limit of 2**31, more
     or less by where a view starts, divided by what the sizes have in common.
     """
-    comparisons = condition.atoms(sympy.core.relational.Relational)
+    # What is equal to a large number is a size that code is specialized to.
+    comparisons = condition.atoms(sympy.Lt, sympy.Le, sympy.Gt, sympy.Ge)
     constants = (s.as_coeff_Add()[0] for c in comparisons for s in c.args)
     return any(constant >= _SMALLEST_INDEX_LIMIT for constant in constants)

@@ -123,17 +123,25 @@ def value_at_all_of_few(expr: sympy.Basic, shape_env: ShapeEnv) -> sympy.Basic |
         return None
     if values.upper - values.lower >= _MOST_VALUES:
         return None
+    return _value_at_all(expr, symbol, int(values.lower), int(values.upper))
+
+
+@functools.lru_cache(maxsize=1024)
+def _value_at_all(
+    expr: sympy.Basic, symbol: sympy.Symbol, first: int, last: int
+) -> sympy.Basic | None:
     known: sympy.Basic | None = None
     try:
         # That it is another one shows at the ends first.
-        for value in (values.lower, *range(int(values.upper), int(values.lower), -1)):
+        for value in (first, *range(last, first, -1)):
             found = expr.xreplace({symbol: sympy.Integer(value)})
             if known is not None and found != known:
                 return None
             known = found
-    except ZeroDivisionError:  # by a quotient such as s // 8
+    except (ArithmeticError, ValueError):  # it has none somewhere, as 1 << (s - 20)
         return None
-    return known
+    is_told = known in (sympy.true, sympy.false) or known.is_number
+    return known if is_told else None
 
 
 @functools.lru_cache(maxsize=1024)

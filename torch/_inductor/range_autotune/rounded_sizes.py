@@ -1,5 +1,5 @@
 """
-What holds of sizes that are rounded, divided, or sums, whatever they are.
+What holds of sizes that are rounded, divided, sums or products, whatever they are.
 
 An implementation that pads to whole blocks asks whether ``s <= 16 * ((s + 15) // 16)``, or
 whether ``s + -s % 16`` is a multiple of 16; one that works on halves whether ``s // 2 <= s``.
@@ -48,11 +48,11 @@ def holds(condition: sympy.Basic, shape_env: ShapeEnv) -> bool | None:
     """
     if not condition.has(*_ROUNDED):
         return None
-    known = _holds_of_compounds(condition, shape_env)
+    known = _holds_of_sums(condition, shape_env)
     return _holds_of_any_parts(condition, shape_env) if known is None else known
 
 
-def _holds_of_compounds(condition: sympy.Basic, shape_env: ShapeEnv) -> bool | None:
+def _holds_of_sums(condition: sympy.Basic, shape_env: ShapeEnv) -> bool | None:
     """
     Of a comparison of sums of sizes, their quotients and remainders by constants. Of products
     of such sums what follows from the signs, of several conditions what follows from writing

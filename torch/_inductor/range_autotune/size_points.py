@@ -20,7 +20,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from ..codegen.subgraph import free_symbols
 from ..virtualized import V
 from .guards import is_about_index_width, replaced
-from .ranges import DimRange
+from .ranges import ANY_SIZE, DimRange
 
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ _LARGEST_SYMBOL = 2**40
 # asked for, at the nearest of these neighbours.
 _FACTORS_RAISED = (1, 4)
 _NEIGHBOURS_CHANGED = 16
+# Where no symbol by itself gives a size, so many of the ways to halve or double all of them.
+_SCALINGS_TRIED = 3
 
 
 class Purpose(enum.Enum):
@@ -231,11 +233,14 @@ def point_for_size(
     at_hints = nearest(hints)
     if at_hints is not None or len(symbols) == 1:
         return at_hints
-    return _nearest(map(nearest, _scaled(hints, alike)), wanted)
+    scaled = sorted(
+        _scaled(hints, alike), key=lambda values: _miss(size, values, wanted)
+    )
+    return _nearest(map(nearest, scaled[:_SCALINGS_TRIED]), wanted)
 
 
 def _nearest(points: Iterable[SizePoint | None], wanted: int) -> SizePoint | None:
-    """That with the size nearest to one, the first of several; asks for no more than that."""
+    """That with the size nearest to one, the first of several; stops at an exact one."""
     found: SizePoint | None = None
     for point in points:
         if point is None:
@@ -251,9 +256,15 @@ def _distance(point: SizePoint, wanted: int) -> int:
     return abs((point.size or 0) - wanted)
 
 
+def _miss(size: sympy.Expr, values: Values, wanted: int) -> float:
+    """How far values are from giving a size; infinitely far where they give none."""
+    got = _value_within(ANY_SIZE, size, values)
+    return math.inf if got is None else abs(got - wanted)
+
+
 def _scaled(
     hints: Values, alike: Mapping[sympy.Symbol, Iterable[sympy.Symbol]]
-) -> Iterator[Values]:
+) -> list[Values]:
     """
     Hints, with those of some symbols halved again and again, or doubled, within their bounds.
 
@@ -262,6 +273,7 @@ def _scaled(
     """
     largest = max(hints.get(symbol, 0) for symbol in alike)
     powers = [2**n for n in range(1, largest.bit_length() + 1)]
+    found: list[Values] = []
     for times, parts in (*((1, p) for p in powers), *((p, 1) for p in powers)):
         scaled = {**hints}
         for symbol in alike.keys() & hints.keys():
@@ -269,7 +281,9 @@ def _scaled(
             for same in (symbol, *alike[symbol]):
                 bounds = size_bounds(same)
                 scaled[same] = int(min(max(value, bounds.start), bounds.last))
-        yield scaled
+        if scaled not in found:
+            found.append(scaled)
+    return found
 
 
 def measure_within(

@@ -66,7 +66,7 @@ def thresholds(condition: sympy.Basic, size: sympy.Expr, within: DimRange) -> li
         changes = changes_in(condition, symbol, int(first), int(last))
         ends = (_ends_between(size, symbol, value) for value in changes)
         found = set(itertools.chain(*ends))
-    except ZeroDivisionError:  # by a quotient such as s // 8
+    except (ArithmeticError, ValueError):  # it has none somewhere, as 1 << (s - 20)
         return []
     return sorted(end for end in found if possible.start < end < possible.end)
 
@@ -88,7 +88,10 @@ def _changes(
 def _steps(
     expr: sympy.Expr, symbol: sympy.Symbol, low: int, high: int
 ) -> Iterator[int]:
-    """The same of a number that grows with one symbol; none if it does at more than a few."""
+    """
+    Values at which a number is not what it is for the value below; none if there are more than
+    a few.
+    """
 
     def at(value: int) -> sympy.Basic:
         return expr.xreplace({symbol: sympy.Integer(value)})

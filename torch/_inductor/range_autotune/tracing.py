@@ -35,8 +35,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
-# For one candidate.
+# Sizes at which ranges are cut for one candidate, and for all: each is one more piece to
+# compile, and one more range to measure all in.
 _MOST_CUTS = 8
+_MOST_CUTS_OF_SITE = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,11 +68,12 @@ def trace_candidates(tuning: Tuning) -> None:
     """
     standing = tuning.standing
     in_pieces: dict[int, list[_Piece]] = {}
+    starts = {competing.sizes.start for competing in standing.ranges}
     for index in sorted({i for r in standing.ranges for i in r.candidates}):
         candidate = standing.candidates[index]
         entered = tuple(r for r in standing.ranges if standing.enters(index, r))
         whole = _trace_in(tuning, candidate, entered)
-        pieces = _trace_in_pieces(tuning, candidate, whole)
+        pieces = _trace_in_pieces(tuning, candidate, whole, starts)
         if isinstance(whole.result, TracedCandidate):
             standing.traced[index] = whole.result
         elif any(piece.is_traced for piece in pieces):
@@ -84,7 +87,7 @@ def trace_candidates(tuning: Tuning) -> None:
 def _trace_in(
     tuning: Tuning, candidate: Candidate, ranges: tuple[ContestedRange, ...]
 ) -> _Piece:
-    """Without the guards that torch has only to do better, if it is refused for one."""
+    """The candidate in ranges; traced again without optional guards, if one is refused."""
     known = _known_of_size(tuning, ranges)
     trace = functools.partial(
         trace_candidate, candidate, tuning.site, tuning.outputs, known
@@ -103,18 +106,28 @@ def _trace_in(
 
 
 def _trace_in_pieces(
-    tuning: Tuning, candidate: Candidate, whole: _Piece
+    tuning: Tuning, candidate: Candidate, whole: _Piece, starts: set[int]
 ) -> list[_Piece]:
     """
     In parts of ranges by what it asks of the size, until it asks no more; in order, with one
     piece for parts beside each other that it is out of.
+
+    Args:
+        starts: of the call site's ranges, and of parts of them for candidates before this one;
+            those for this one are added.
     """
     waiting, done = [whole], list[_Piece]()
-    most = len(whole.ranges) + _MOST_CUTS
+    mine: set[int] = set()
+    most = len(tuning.standing.ranges) + _MOST_CUTS_OF_SITE
+    own_starts = {competing.sizes.start for competing in whole.ranges}
     while waiting:
         piece = waiting.pop(0)
         parts = _parts_by_answer(tuning, piece)
-        if len(parts) > 1 and len(done) + len(parts) + len(waiting) <= most:
+        cuts = mine | {part[0].sizes.start for part in parts[1:]} - own_starts
+        is_cut = len(cuts) <= _MOST_CUTS and len(starts | cuts) <= most
+        if len(parts) > 1 and is_cut:
+            mine = cuts
+            starts |= cuts
             traced = [_trace_in(tuning, candidate, part) for part in parts]
             waiting = traced + waiting
         elif done and not (done[-1].is_traced or piece.is_traced):
@@ -129,21 +142,24 @@ def _parts_by_answer(tuning: Tuning, piece: _Piece) -> list[tuple[ContestedRange
     Parts of a piece's ranges in each of which what was asked there has one answer, as far as
     that can be told; or each range by itself.
     """
-    rejection, ranges = piece.result, piece.ranges
-    if tuning.size is None or isinstance(rejection, TracedCandidate):
+    result, ranges = piece.result, piece.ranges
+    if tuning.size is None or isinstance(result, TracedCandidate):
         return [ranges]
-    question = rejection.question
+    question = result.question
     if question:
         ends = thresholds(question.condition, tuning.size, _hull(ranges))
         if ends:
             return _between(ranges, ends)
-    return [(r,) for r in ranges] if rejection.guards else [ranges]
+    return [(r,) for r in ranges] if result.guards else [ranges]
 
 
 def _between(
     ranges: Iterable[ContestedRange], ends: Iterable[int]
 ) -> list[tuple[ContestedRange, ...]]:
-    """What there is of ranges below, between and above sizes, where there is something."""
+    """
+    The parts of ranges below the first of some sizes, between each two, and from the last on;
+    none that is empty.
+    """
     edges = itertools.pairwise((0, *ends, math.inf))
     between = [DimRange(int(start), end) for start, end in edges]
     parts = (tuple(p for r in ranges if (p := r.within(b))) for b in between)
@@ -157,18 +173,18 @@ def _take_apart(standing: Standing, in_pieces: Mapping[int, Sequence[_Piece]]) -
     _cut_ranges(standing, sorted(int(end) for end in ends - {0, math.inf}))
     for index, pieces in in_pieces.items():
         for piece in pieces:
-            # Whichever of these are traced: ranks know candidates by their indices.
+            # Whether it is traced or not: ranks know candidates by their indices.
             number = len(standing.candidates)
             standing.candidates += (standing.candidates[index],)
             sizes = _hull(piece.ranges)
-            if isinstance(piece.result, Rejection):
-                standing.warn(piece.result, sizes)
-                continue
-            standing.traced[number] = piece.result
             standing.ranges = tuple(
                 r.with_candidate(number, index) if r.possible.overlaps(sizes) else r
                 for r in standing.ranges
             )
+            if isinstance(piece.result, TracedCandidate):
+                standing.traced[number] = piece.result
+            else:
+                standing.warn(piece.result, sizes)
 
 
 def _cut_ranges(standing: Standing, ends: Sequence[int]) -> None:
