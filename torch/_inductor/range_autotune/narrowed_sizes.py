@@ -130,14 +130,14 @@ def value_at_all_of_few(expr: sympy.Basic, shape_env: ShapeEnv) -> sympy.Basic |
 def _value_at_all(
     expr: sympy.Basic, symbol: sympy.Symbol, first: int, last: int
 ) -> sympy.Basic | None:
-    known: sympy.Basic | None = None
+    def at(value: int) -> sympy.Basic:
+        return expr.xreplace({symbol: sympy.Integer(value)})
+
     try:
+        known = at(first)
         # That it is another one shows at the ends first.
-        for value in (first, *range(last, first, -1)):
-            found = expr.xreplace({symbol: sympy.Integer(value)})
-            if known is not None and found != known:
-                return None
-            known = found
+        if any(at(value) != known for value in range(last, first, -1)):
+            return None
     except (ArithmeticError, ValueError):  # it has none somewhere, as 1 << (s - 20)
         return None
     is_told = known in (sympy.true, sympy.false) or known.is_number
