@@ -807,6 +807,20 @@ class TestFailingCandidates(AutotuneTestCase):
         # For all ranges, and for each.
         self.assertEqual(counters["inductor"]["custom_op_decomp_guard_skips"], 4)
 
+    def test_guards_on_a_size_of_an_op_of_torch(self):
+        """Whose fake kernel is not the user's."""
+
+        def bad(self, mat2):
+            return (self[..., None] * mat2).sum(1 if self.shape[0] % 8 else -2)
+
+        register_custom_op_autotuning(
+            torch.ops.aten.mm.default, configs=[CustomOpConfig(bad)]
+        )
+        with self.assertLogs("torch._inductor.kernel.custom_op", "WARNING") as logs:
+            compiled = compile_at(torch.mm, ramp(12, 4), ramp(4, 3))
+        self.assertIn("torch._check in the model", logs.records[0].getMessage())
+        self.assertEqual(compiled(ramp(16, 4), ramp(4, 3)), ramp(16, 4) @ ramp(4, 3))
+
     def test_depends_on_data(self):
         def bad(x):
             return x.clone() if x.sum() > 0 else x + 0

@@ -77,6 +77,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
 _LONGEST_CONDITION = 200  # letters, in a warning
+_TRACING = "tracing it"
 # Their ops are lowered to generated code or to calls that cost little on the host.
 NAMESPACES_OF_TORCH = (
     "aten",
@@ -226,16 +227,20 @@ def trace_candidate(
         calls = [call_of_candidate(part, call) for part, call in zip(parts, site.calls)]
         eager = {c.op for part, c in zip(parts, site.calls) if part.impl is None}
         with _assuming(known, optional_guards):
-            graphs = _graphs_within(limit_s, calls, site, outputs, eager, apart)
+            graphs = call_within(
+                limit_s, _TRACING, _candidate_graphs, calls, site, outputs, eager, apart
+            )
     except _ShapeEnvGuardError as e:
         if optional_guards:  # once, if it is traced again without
             counters["inductor"]["custom_op_decomp_guard_skips"] += 1
         condition = textwrap.shorten(str(e).partition(": ")[2], _LONGEST_CONDITION)
+        of_torch = site.op.namespace in NAMESPACES_OF_TORCH
+        place = "the model" if of_torch else "the op's fake kernel"
         in_range = "" if known else "; if in a range, let it compete there only"
         return Rejection(
             candidate,
             f"it guards on a size, {condition}. If that holds for all calls of the op, "
-            f"say so with torch._check in the op's fake kernel{in_range}",
+            f"say so with torch._check in {place}{in_range}",
             guards=True,
             question=refused_question(e),
         )
@@ -277,9 +282,12 @@ def trace_plain(
         for body, call in zip(bodies, site.calls)
     ]
     eager = {call.op for body, call in zip(bodies, site.calls) if not body}
+    limit_s = time_limit_s()
     try:
         with _assuming(known, optional_guards):
-            graphs = _graphs_within(time_limit_s(), calls, site, outputs, eager)
+            graphs = call_within(
+                limit_s, _TRACING, _candidate_graphs, calls, site, outputs, eager
+            )
     except Exception as e:
         if optional_guards and isinstance(e, _ShapeEnvGuardError):
             return trace_plain(site, outputs, known, optional_guards=False)
@@ -363,22 +371,13 @@ def call_implementation(
 
 @contextlib.contextmanager
 def _assuming(known: KnownSize | None, optional_guards: bool) -> Iterator[None]:
+    """What goes for a trace, see ``trace_candidate``."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(knowing(known))
         if not optional_guards:
             stack.enter_context(without_optional_guards())
             stack.enter_context(no_answer_kept(V.graph.sizevars.shape_env))
         yield
-
-
-def _graphs_within(
-    limit_s: float | None, *graphs_of: Any
-) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule | None]:
-    """
-    Args:
-        graphs_of: arguments of ``_candidate_graphs``.
-    """
-    return call_within(limit_s, "tracing it", _candidate_graphs, *graphs_of)
 
 
 def _candidate_graphs(
