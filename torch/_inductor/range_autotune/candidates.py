@@ -13,7 +13,7 @@ import functools
 import itertools
 import logging
 import textwrap
-from typing import Any, TYPE_CHECKING
+from typing import Any, TYPE_CHECKING, TypeVar
 
 from torch._dynamo.utils import counters
 from torch._library.custom_ops import OPDEFS
@@ -76,8 +76,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
+T = TypeVar("T")
+
 _LONGEST_CONDITION = 200  # letters, in a warning
-_TRACING = "tracing it"
 # Their ops are lowered to generated code or to calls that cost little on the host.
 NAMESPACES_OF_TORCH = (
     "aten",
@@ -101,7 +102,7 @@ class TracedCandidate:
             that may be slower; else None.
         kernel_configs: of its kernels in one part of a range, see ``kernel_config_ranges``.
         known: what its ranges say of the size, where that is more than is known anyway.
-        optional_guards: see ``trace_candidate``.
+        optional_guards: whether it was traced with what torch asks only to do better.
     """
 
     candidate: Candidate
@@ -187,13 +188,9 @@ def trace_fallback(site: CallSite) -> tuple[TracedCandidate, Outputs]:
 
     eager = {call.op for call in site.calls}
     try:
-        graph = _trace(call, site, eager)
+        graph, _ = _with_few_guards(None, lambda: _trace(call, site, eager))
     except _ShapeEnvGuardError as e:
-        try:
-            with _assuming(None, optional_guards=False):
-                graph = _trace(call, site, eager)
-        except _ShapeEnvGuardError:
-            raise CandidateError(f"it guards on a size itself: {e}") from e
+        raise CandidateError(f"it guards on a size itself: {e}") from e
     tensors = tuple(output_values(graph))
     for value in (*itertools.chain(*of_ops.values()), *tensors):
         if not isinstance(value, torch.Tensor):
@@ -209,7 +206,6 @@ def trace_candidate(
     outputs: Outputs,
     known: KnownSize | None = None,
     apart: bool = False,
-    optional_guards: bool = True,
 ) -> TracedCandidate | Rejection:
     """
     The candidate's graph; a Rejection if it has none or breaks the contract.
@@ -217,22 +213,17 @@ def trace_candidate(
     Args:
         known: what its ranges say of the size.
         apart: whether the neighbours get kernels of their own.
-        optional_guards: whether torch asks what it has a way for that it may not hold, such
-            as whether ``x[1:]`` is one row. It is refused an answer; without, it goes that
-            way, which may compute something that is slower.
     """
     limit_s = time_limit_s()
     try:
         parts = candidate.parts or (candidate,)
         calls = [call_of_candidate(part, call) for part, call in zip(parts, site.calls)]
         eager = {c.op for part, c in zip(parts, site.calls) if part.impl is None}
-        with _assuming(known, optional_guards):
-            graphs = call_within(
-                limit_s, _TRACING, _candidate_graphs, calls, site, outputs, eager, apart
-            )
+        graphs, optional_guards = _graphs_within(
+            limit_s, known, calls, site, outputs, eager, apart
+        )
     except _ShapeEnvGuardError as e:
-        if optional_guards:  # once, if it is traced again without
-            counters["inductor"]["custom_op_decomp_guard_skips"] += 1
+        counters["inductor"]["custom_op_decomp_guard_skips"] += 1
         condition = textwrap.shorten(str(e).partition(": ")[2], _LONGEST_CONDITION)
         of_torch = site.op.namespace in NAMESPACES_OF_TORCH
         place = "the model" if of_torch else "the op's fake kernel"
@@ -256,10 +247,7 @@ def trace_candidate(
 
 
 def trace_plain(
-    site: CallSite,
-    outputs: Outputs,
-    known: KnownSize | None = None,
-    optional_guards: bool = True,
+    site: CallSite, outputs: Outputs, known: KnownSize | None = None
 ) -> TracedCandidate | None:
     """
     What the op is lowered to where nothing is registered, or would be if Inductor could
@@ -267,7 +255,6 @@ def trace_plain(
 
     Args:
         known: of the size that is dispatched on.
-        optional_guards: see ``trace_candidate``.
 
     Returns:
         None if there is no such thing. Of several calls, those that have none are eager.
@@ -284,13 +271,10 @@ def trace_plain(
     eager = {call.op for body, call in zip(bodies, site.calls) if not body}
     limit_s = time_limit_s()
     try:
-        with _assuming(known, optional_guards):
-            graphs = call_within(
-                limit_s, _TRACING, _candidate_graphs, calls, site, outputs, eager
-            )
+        graphs, optional_guards = _graphs_within(
+            limit_s, known, calls, site, outputs, eager
+        )
     except Exception as e:
-        if optional_guards and isinstance(e, _ShapeEnvGuardError):
-            return trace_plain(site, outputs, known, optional_guards=False)
         log.debug("%s has no plain lowering: %s", site.op, one_line(e))
         return None
     parts = tuple(Candidate(PLAIN_NAME, body) if body else FALLBACK for body in bodies)
@@ -369,9 +353,53 @@ def call_implementation(
         return candidate.impl(*args, **kwargs)
 
 
+def _graphs_within(
+    limit_s: float | None, known: KnownSize | None, *graphs_of: Any
+) -> tuple[tuple[torch.fx.GraphModule, torch.fx.GraphModule | None], bool]:
+    """
+    See ``_with_few_guards``.
+
+    Args:
+        graphs_of: arguments of ``_candidate_graphs``.
+    """
+    return _with_few_guards(
+        known,
+        lambda: call_within(limit_s, "tracing it", _candidate_graphs, *graphs_of),
+    )
+
+
+def _with_few_guards(known: KnownSize | None, trace: Callable[[], T]) -> tuple[T, bool]:
+    """
+    What is traced, and whether with optional guards: without, if one of these is refused.
+
+    Those are on what torch has a way for that it may not hold, such as whether ``x[1:]`` is
+    one row. That way may compute something that is slower.
+
+    Args:
+        known: of the size that is dispatched on.
+
+    Raises:
+        What tracing raises; of two guards that are refused the one that torch needs.
+    """
+    try:
+        with _assuming(known, optional_guards=True):
+            return trace(), True
+    except _ShapeEnvGuardError as e:
+        question = refused_question(e)
+        if question is None or not question.is_optional:
+            raise
+        try:
+            with _assuming(known, optional_guards=False):
+                return trace(), False
+        except _ShapeEnvGuardError:
+            raise
+        except Exception:
+            raise e from None
+
+
 @contextlib.contextmanager
 def _assuming(known: KnownSize | None, optional_guards: bool) -> Iterator[None]:
-    """What goes for a trace, see ``trace_candidate``."""
+    """What goes for a trace, see ``_with_few_guards``."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(knowing(known))
         if not optional_guards:

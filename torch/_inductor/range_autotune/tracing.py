@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import logging
 import math
@@ -87,21 +86,8 @@ def trace_candidates(tuning: Tuning) -> None:
 def _trace_in(
     tuning: Tuning, candidate: Candidate, ranges: tuple[ContestedRange, ...]
 ) -> _Piece:
-    """The candidate in ranges; traced again without optional guards, if one is refused."""
     known = _known_of_size(tuning, ranges)
-    trace = functools.partial(
-        trace_candidate, candidate, tuning.site, tuning.outputs, known
-    )
-    result = trace()
-    if (
-        isinstance(result, Rejection)
-        and result.question
-        and result.question.is_optional
-    ):
-        without = trace(optional_guards=False)
-        # Another question may be in the way behind that.
-        if isinstance(without, TracedCandidate) or without.guards:
-            result = without
+    result = trace_candidate(candidate, tuning.site, tuning.outputs, known)
     return _Piece(ranges, result)
 
 
@@ -278,12 +264,7 @@ def _add_apart(
 ) -> None:
     """Of a candidate in a region, the one whose neighbours get kernels of their own."""
     result = trace_candidate(
-        traced.candidate,
-        tuning.site,
-        tuning.outputs,
-        traced.known,
-        apart=True,
-        optional_guards=traced.optional_guards,
+        traced.candidate, tuning.site, tuning.outputs, traced.known, apart=True
     )
     if isinstance(result, TracedCandidate):
         variant = index_of_variant(number, APART)
