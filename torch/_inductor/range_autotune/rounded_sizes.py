@@ -29,7 +29,7 @@ from torch.utils._sympy.value_ranges import bound_sympy
 
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
     from torch.utils._sympy.value_ranges import ValueRanges
@@ -82,7 +82,7 @@ def holds_of_compound(
     if condition.free_symbols.isdisjoint(size.free_symbols):
         return None
     parts = _Parts(shape_env)
-    on_whole = _on_whole(condition, size, parts)
+    on_whole = _putting_whole_for(size, parts)(condition)
     parts.ranges[WHOLE] = values
     return parts.decide(on_whole)
 
@@ -92,7 +92,8 @@ def told_of_compound(
 ) -> tuple[sympy.Basic, ...]:
     """Those of conditions that are on a sum or product alone, which is ``WHOLE`` in them."""
     parts = _Parts(shape_env)
-    told = (_on_one_side(_on_whole(c, size, parts)) for c in conditions)
+    on_whole = _putting_whole_for(size, parts)
+    told = (_on_one_side(on_whole(condition)) for condition in conditions)
     return tuple(condition for condition in told if condition.free_symbols == {WHOLE})
 
 
@@ -105,11 +106,18 @@ def _on_one_side(condition: sympy.Basic) -> sympy.Basic:
     return condition
 
 
-def _on_whole(condition: sympy.Basic, size: sympy.Expr, parts: _Parts) -> sympy.Basic:
-    """A condition with ``WHOLE`` in it for a sum or a product of symbols, if it is on that."""
-    size, condition = parts.general(size), parts.general(condition)
+def _putting_whole_for(
+    size: sympy.Expr, parts: _Parts
+) -> Callable[[sympy.Basic], sympy.Basic]:
+    """What puts ``WHOLE`` for a sum or a product of symbols into conditions on that."""
+    size = parts.general(size)
     instead = _in_place_of_term(size) if size.is_Add else {}
-    return condition.xreplace(instead) if instead else condition.subs(size, WHOLE)
+
+    def on_whole(condition: sympy.Basic) -> sympy.Basic:
+        condition = parts.general(condition)
+        return condition.xreplace(instead) if instead else condition.subs(size, WHOLE)
+
+    return on_whole
 
 
 def _in_place_of_term(size: sympy.Expr) -> dict[sympy.Symbol, sympy.Expr]:
