@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 # A guard such as 8 | s0 is met by one of this many neighbours of the size asked for.
 _NEIGHBOURS_TRIED = 64
-_LARGEST_SYMBOL = 2**40
+LARGEST_SYMBOL = 2**40
 # Where a condition wants another size to be larger, so many times as large as the one that is
 # asked for, at the nearest of these neighbours.
 _FACTORS_RAISED = (1, 4)
@@ -183,7 +183,7 @@ def _solutions_or_doubled(
     solutions = [_solution(equation, symbol, values) for equation in equations]
     bounds = size_bounds(symbol)
     nearest = int(min(max(values[symbol], bounds.start), bounds.last))
-    doubled = [nearest << n for n in range(_LARGEST_SYMBOL.bit_length())]
+    doubled = [nearest << n for n in range(LARGEST_SYMBOL.bit_length())]
     return [v for v in (*solutions, *doubled) if v is not None and v in bounds]
 
 
@@ -222,13 +222,18 @@ def point_for_size(
         point = hint_point(site, size)
         return point if point.size in within else None
     alike = {symbol: _symbols_alike(site, symbol, size, hints) for symbol in symbols}
+    conditions = _conditions()
 
-    def nearest(values: Values) -> SizePoint | None:
+    def nearest(*others: Values) -> SizePoint | None:
         points = [
-            _point_by_symbol(symbol, alike[symbol], size, wanted, within, values)
+            _point_by_symbol(
+                symbol, alike[symbol], size, wanted, within, values, conditions
+            )
+            for values in others
             for symbol in symbols
         ]
-        return _nearest(points, wanted)
+        found = (point for point in points if point is not None)
+        return min(found, key=lambda p: abs((p.size or 0) - wanted), default=None)
 
     at_hints = nearest(hints)
     if at_hints is not None or len(symbols) == 1:
@@ -236,24 +241,7 @@ def point_for_size(
     scaled = sorted(
         _scaled(hints, alike), key=lambda values: _miss(size, values, wanted)
     )
-    return _nearest(map(nearest, scaled[:_SCALINGS_TRIED]), wanted)
-
-
-def _nearest(points: Iterable[SizePoint | None], wanted: int) -> SizePoint | None:
-    """That with the size nearest to one, the first of several; stops at an exact one."""
-    found: SizePoint | None = None
-    for point in points:
-        if point is None:
-            continue
-        if found is None or _distance(point, wanted) < _distance(found, wanted):
-            found = point
-        if point.size == wanted:
-            break
-    return found
-
-
-def _distance(point: SizePoint, wanted: int) -> int:
-    return abs((point.size or 0) - wanted)
+    return nearest(*scaled[:_SCALINGS_TRIED])
 
 
 def _miss(size: sympy.Expr, values: Values, wanted: int) -> float:
@@ -319,6 +307,7 @@ def _point_by_symbol(
     wanted: int,
     within: DimRange,
     hints: Values,
+    conditions: Sequence[sympy.Basic],
 ) -> SizePoint | None:
     """
     The nearest size that changing one symbol can give. The others stay as they are, but where
@@ -327,8 +316,8 @@ def _point_by_symbol(
 
     Args:
         same: these; see ``_symbols_alike``.
+        conditions: see ``_conditions``.
     """
-    conditions = _conditions()
     refused: list[Values] = []
     for value in _values_near(symbol, size, wanted, hints):
         alone = {**hints, symbol: value}
@@ -430,7 +419,7 @@ def _solution(equation: sympy.Eq, symbol: sympy.Symbol, values: Values) -> int |
     if difference.free_symbols != {symbol}:
         return None
     bounds = size_bounds(symbol)
-    low, high = bounds.start, int(min(bounds.last, _LARGEST_SYMBOL))
+    low, high = bounds.start, int(min(bounds.last, LARGEST_SYMBOL))
 
     def at(value: int) -> sympy.Expr:
         return difference.xreplace({symbol: sympy.Integer(value)})
@@ -491,7 +480,7 @@ def _smallest_reaching(
     """By bisection: sizes that people dispatch on grow with their symbols."""
     low = bounds.start
     high = max(low, 1)
-    last = min(bounds.last, _LARGEST_SYMBOL)
+    last = min(bounds.last, LARGEST_SYMBOL)
     reached = DimRange(wanted, math.inf)
 
     def reaches(value: int) -> bool:

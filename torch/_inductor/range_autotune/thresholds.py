@@ -20,7 +20,7 @@ from ..virtualized import V
 from .guards import is_about_index_width, replaced
 from .known_sizes import values_of_symbol
 from .rounded_sizes import told_of_compound, WHOLE
-from .size_points import size_bounds
+from .size_points import LARGEST_SYMBOL, size_bounds
 
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from .ranges import DimRange
 
-_LARGEST_VALUE = 2**40
 _MOST_STEPS = 16
 
 
@@ -61,7 +60,7 @@ def thresholds(condition: sympy.Basic, size: sympy.Expr, within: DimRange) -> li
     if is_about_index_width(condition):
         return []
     changes_in = _changes if isinstance(condition, Boolean) else _steps
-    last = min(last, _LARGEST_VALUE)
+    last = min(last, LARGEST_SYMBOL)
     try:
         changes = changes_in(condition, symbol, int(first), int(last))
         ends = (_ends_between(size, symbol, value) for value in changes)
