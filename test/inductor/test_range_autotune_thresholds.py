@@ -159,6 +159,17 @@ class TestCompiled(AutotuneTestCase):
         with made_up_times(pieces_fastest), self.assertNoLogs(logger, logging.WARNING):
             return compile_at(op, *args, **kwargs)
 
+    def compiled_with_warning(self, op):
+        """With pieces the fastest, and the one warning."""
+        logger = "torch._inductor.kernel.custom_op"
+        with (
+            made_up_times(pieces_fastest),
+            self.assertLogs(logger, logging.WARNING) as logs,
+        ):
+            compiled = compile_at(op, ramp(100, 4))
+        (record,) = logs.records
+        return compiled, record.getMessage()
+
     @parametrize("hint", (8, 100))
     @parametrize("ranges", (((0, 512), (512, math.inf)), ((0, math.inf),)))
     def test_ranges_are_cut_where_the_answer_changes(self, hint, ranges):
@@ -202,15 +213,9 @@ class TestCompiled(AutotuneTestCase):
             return x + 2 if x.shape[0] % 8 == 0 else x + 3
 
         op = self.registered(aligned, always)
-        with (
-            made_up_times(pieces_fastest),
-            self.assertLogs("torch._inductor.kernel.custom_op", "WARNING") as logs,
-        ):
-            compiled = compile_at(op, ramp(100, 4))
-        (record,) = logs.records
+        compiled, message = self.compiled_with_warning(op)
         self.assertIn(
-            "'aligned' is left out in range [17, inf): it guards on a size",
-            record.getMessage(),
+            "'aligned' is left out in range [17, inf): it guards on a size", message
         )
         self.assertEqual(compiled(ramp(16, 4)), ramp(16, 4) + 1)
         self.assertNotEqual(compiled(ramp(17, 4))[0, 0], 1)
@@ -220,11 +225,8 @@ class TestCompiled(AutotuneTestCase):
             assert not (x.shape[0] < 64 or x.shape[0] > 32)
             return x + 1
 
-        op = self.registered(never, always)
-        with self.assertLogs("torch._inductor.kernel.custom_op", "WARNING") as logs:
-            compile_at(op, ramp(100, 4))
-        (record,) = logs.records
-        self.assertIn("'never' is left out: it guards", record.getMessage())
+        _, message = self.compiled_with_warning(self.registered(never, always))
+        self.assertIn("'never' is left out: it guards", message)
 
     def test_who_asks_at_many_sizes_is_cut_at_some(self):
         def many(x):
@@ -233,14 +235,8 @@ class TestCompiled(AutotuneTestCase):
                     return x + 1
             return x + 1
 
-        op = self.registered(many, always)
-        with (
-            made_up_times(pieces_fastest),
-            self.assertLogs("torch._inductor.kernel.custom_op", "WARNING") as logs,
-        ):
-            compiled = compile_at(op, ramp(100, 4))
-        (record,) = logs.records
-        self.assertIn("it guards on a size", record.getMessage())
+        compiled, message = self.compiled_with_warning(self.registered(many, always))
+        self.assertIn("it guards on a size", message)
         self.assert_markers(compiled, {8: 1, 100: 1})
 
     def test_the_next_power_of_two(self):
@@ -333,9 +329,8 @@ class TestCompiled(AutotuneTestCase):
             return x + 1 if (1 << (x.shape[0] - 20)) < 3 else x + 2
 
         op = self.registered(shifted, always, ranges=((0, 512),))
-        with self.assertLogs("torch._inductor.kernel.custom_op", "WARNING") as logs:
-            compile_at(op, ramp(100, 4))
-        self.assertIn("'shifted' is left out: it guards", logs.output[0])
+        _, message = self.compiled_with_warning(op)
+        self.assertIn("'shifted' is left out: it guards", message)
 
     def test_one_that_asks_whether_a_part_is_one_row(self):
         """As views in another order do, where torch cannot do without an answer."""
