@@ -226,7 +226,7 @@ class TestCompiled(AutotuneTestCase):
             return x + 1
 
         _, message = self.compiled_with_warning(self.registered(never, always))
-        self.assertIn("'never' is left out: it guards", message)
+        self.assertIn("'never' is left out: AssertionError", message)
 
     def test_who_asks_at_many_sizes_is_cut_at_some(self):
         def many(x):
@@ -323,6 +323,33 @@ class TestCompiled(AutotuneTestCase):
         # Of 36 cuts: three sizes of a range each, and of the first one without.
         self.assertLess(len(sizes), 3 * (16 + 2) + 5)
         self.assertIn("it guards on a size", logs.records[-1].getMessage())
+
+    @parametrize("good_first", (False, True))
+    def test_who_is_out_of_all_parts_uses_no_cuts_up(self, good_first):
+        def fails_from(start):
+            def fails(x):
+                for size in range(start, start + 80, 10):
+                    if x.shape[0] < size:
+                        break
+                raise RuntimeError("no kernel")
+
+            return fails
+
+        def good(x):
+            return x + 1 if x.shape[0] <= 500 else x + 2
+
+        bad = fails_from(20), fails_from(25)
+        order = (good, *bad) if good_first else (*bad, good)
+        op = self.registered(*order, ranges=((0, math.inf),))
+        with (
+            made_up_times(pieces_fastest),
+            self.assertLogs("torch._inductor.kernel.custom_op", "WARNING") as logs,
+        ):
+            compiled = compile_at(op, ramp(100, 4))
+        self.assertEqual(len(logs.records), 2)
+        for record in logs.records:
+            self.assertIn("no kernel", record.getMessage())
+        self.assert_markers(compiled, {8: 1, 500: 1, 501: 2})
 
     def test_question_without_a_value_somewhere(self):
         def shifted(x):

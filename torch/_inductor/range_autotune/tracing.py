@@ -26,7 +26,7 @@ from .thresholds import thresholds
 
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
     from .registration import Candidate
     from .standing import ContestedRange, Standing
@@ -67,19 +67,23 @@ def trace_candidates(tuning: Tuning) -> None:
     """
     standing = tuning.standing
     in_pieces: dict[int, list[_Piece]] = {}
-    starts = {competing.sizes.start for competing in standing.ranges}
+    edges = _edges(standing.ranges)
     for index in sorted({i for r in standing.ranges for i in r.candidates}):
         candidate = standing.candidates[index]
         entered = tuple(r for r in standing.ranges if standing.enters(index, r))
         whole = _trace_in(tuning, candidate, entered)
-        pieces = _trace_in_pieces(tuning, candidate, whole, starts)
+        pieces = _trace_in_pieces(tuning, candidate, whole, edges)
+        reasons = [p.result for p in pieces if isinstance(p.result, Rejection)]
         if isinstance(whole.result, TracedCandidate):
             standing.traced[index] = whole.result
-        elif any(piece.is_traced for piece in pieces):
+        elif len(reasons) < len(pieces):
             in_pieces[index] = pieces
+            edges |= _edges(r for p in pieces if p.is_traced for r in p.ranges)
         else:
-            standing.warn(whole.result)
+            # Of the first part, if in parts: what is wrong with it apart from that it asks.
+            standing.warn(reasons[0])
     if in_pieces:
+        _cut_ranges(standing, sorted(edges))
         _take_apart(standing, in_pieces)
 
 
@@ -92,28 +96,26 @@ def _trace_in(
 
 
 def _trace_in_pieces(
-    tuning: Tuning, candidate: Candidate, whole: _Piece, starts: set[int]
+    tuning: Tuning, candidate: Candidate, whole: _Piece, edges: Set[int]
 ) -> list[_Piece]:
     """
     In parts of ranges by what it asks of the size, until it asks no more; in order, with one
     piece for parts beside each other that it is out of.
 
     Args:
-        starts: of the call site's ranges, and of parts of them for candidates before this one;
-            those for this one are added.
+        edges: of the call site's ranges, and of parts of them for candidates before this one.
     """
     waiting, done = [whole], list[_Piece]()
     mine: set[int] = set()
-    most = len(tuning.standing.ranges) + _MOST_CUTS_OF_SITE
+    most = len(_edges(tuning.standing.ranges)) + _MOST_CUTS_OF_SITE
     own_starts = {competing.sizes.start for competing in whole.ranges}
     while waiting:
         piece = waiting.pop(0)
         parts = _parts_by_answer(tuning, piece)
         cuts = mine | {part[0].sizes.start for part in parts[1:]} - own_starts
-        is_cut = len(cuts) <= _MOST_CUTS and len(starts | cuts) <= most
+        is_cut = len(cuts) <= _MOST_CUTS and len(edges | cuts) <= most
         if len(parts) > 1 and is_cut:
             mine = cuts
-            starts |= cuts
             traced = [_trace_in(tuning, candidate, part) for part in parts]
             waiting = traced + waiting
         elif done and not (done[-1].is_traced or piece.is_traced):
@@ -152,11 +154,14 @@ def _between(
     return [part for part in parts if part]
 
 
+def _edges(ranges: Iterable[ContestedRange]) -> set[int]:
+    """Where ranges start and end, if not at 0 or nowhere."""
+    ends = {end for r in ranges for end in (r.sizes.start, r.sizes.end)}
+    return {int(end) for end in ends - {0, math.inf}}
+
+
 def _take_apart(standing: Standing, in_pieces: Mapping[int, Sequence[_Piece]]) -> None:
-    """Replaces candidates by one for each of their pieces, and ranges by their parts."""
-    traced = [p.ranges for p in itertools.chain(*in_pieces.values()) if p.is_traced]
-    ends = {r[0].sizes.start for r in traced} | {r[-1].sizes.end for r in traced}
-    _cut_ranges(standing, sorted(int(end) for end in ends - {0, math.inf}))
+    """Replaces candidates by one for each of their pieces."""
     for index, pieces in in_pieces.items():
         for piece in pieces:
             # Whether it is traced or not: ranks know candidates by their indices.
