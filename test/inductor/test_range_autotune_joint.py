@@ -11,6 +11,7 @@ from unittest import mock
 from range_autotune_testing import OpTestCase
 from torch._inductor.test_case import run_tests
 
+import torch
 from torch._inductor.kernel.custom_op import CustomOpConfig, CustomOpRangeConfig
 from torch._inductor.range_autotune.joint import can_join, joined
 
@@ -54,6 +55,20 @@ class TestJoint(OpTestCase):
     def test_same_for_the_same(self):
         pair = self.registered("a", [(0, 8)]), self.registered("b", [(0, 8)])
         self.assertIs(joined(pair), joined(pair))
+
+    def test_collectives_of_each_count(self):
+        """Also of an op whose own function runs them and whose implementations do not."""
+
+        def reduces(x: torch.Tensor) -> torch.Tensor:
+            return torch.ops._c10d_functional.all_reduce(x, "sum", "0")
+
+        first = self.registered("a", [(0, 8)])
+        op = torch.library.custom_op("joint::reduces", mutates_args=())(reduces)
+        impl = CustomOpRangeConfig("x", 0, [(0, 8)], named("b"))
+        second = self.register(op, [impl], name="b")
+        self.assertFalse(first.mentions_collective)
+        self.assertTrue(second.mentions_collective)
+        self.assertTrue(joined([first, second]).mentions_collective)
 
     def test_while_another_thread_drops_it(self):
         class Dropped(dict):

@@ -22,15 +22,21 @@ from torch._inductor.kernel.custom_op import (
     register_custom_op_autotuning,
 )
 from torch._inductor.range_autotune import comparing
-from torch._inductor.range_autotune.candidate_indices import FALLBACK_INDEX
+from torch._inductor.range_autotune.candidate_indices import (
+    AS_WRITTEN,
+    FALLBACK_INDEX,
+    index_of_variant,
+)
+from torch._inductor.range_autotune.conclusions import judge
 from torch._inductor.range_autotune.limits import TookTooLong
 from torch._inductor.range_autotune.numerics import (
     allowed_difference,
     find_mismatch,
     relative_difference,
 )
-from torch._inductor.range_autotune.registration import TuningOptions
+from torch._inductor.range_autotune.registration import Candidate, TuningOptions
 from torch._inductor.range_autotune.size_points import SizePoint
+from torch._inductor.range_autotune.standing import Standing
 
 
 DEVICE = GPU_TYPE if HAS_GPU else "cpu"
@@ -233,6 +239,26 @@ class TestCheck(TestCase):
         with mock.patch.object(comparing, "find_mismatch", side_effect=raised):
             found = comparing.compare(tuning, runners, SizePoint(2, {}), lambda: None)
         self.assertEqual(found[0].may_pass, error is not ValueError)
+
+    @parametrize("first_differs", (False, True))
+    def test_a_variant_is_told_by_its_own_name(self, first_differs):
+        options = TuningOptions(numerics_check="warn")
+        registration = types.SimpleNamespace(name="op", options=options)
+        candidates = (Candidate("wrong", wrong),)
+        standing = Standing(registration, mock.Mock(), (), candidates)
+        variant = index_of_variant(0, AS_WRITTEN)
+        standing.traced = dict.fromkeys((0, variant), mock.Mock())
+        standing.variants = {variant: 0}
+        found = {0: "differs" if first_differs else None, variant: "differs, too"}
+        with self.assertLogs("torch._inductor.kernel.custom_op", "INFO") as logs:
+            judge(standing, found, SizePoint(2, {}))
+        told = [f"{r.levelname} {r.getMessage()}" for r in logs.records]
+        form = "op: candidate 'wrong, as written': differs, too, at size 2"
+        if first_differs:
+            first = "WARNING op: candidate 'wrong': differs, at size 2"
+            self.assertEqual(told, [first, f"INFO {form}"])
+        else:
+            self.assertEqual(told, [f"WARNING {form}"])
 
     def test_unknown_value(self):
         with self.assertRaisesRegex(

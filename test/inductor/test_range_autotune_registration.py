@@ -609,7 +609,7 @@ class TestErrors(OpTestCase):
             f"autotuning of {OP}",
         )
 
-    @parametrize("threshold", [-1.0, "1", None])
+    @parametrize("threshold", [-1.0, "1", None, True])
     def test_min_speedup_threshold(self, threshold):
         self.assertEqual(
             self.refused(ValueError, min_speedup_threshold=threshold),

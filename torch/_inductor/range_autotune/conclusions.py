@@ -69,7 +69,7 @@ def judge(
             log.info(
                 "%s: candidate '%s' is not compared with the op %s: %s",
                 standing.name,
-                standing.traced[index].name,
+                standing.name_of(index),
                 where,
                 result.reason,
             )
@@ -80,15 +80,20 @@ def judge(
 
 
 def _object_to(standing: Standing, index: int, reason: str) -> None:
-    """Takes a candidate out, or warns of it only: at the first size, the others are logged."""
+    """
+    Takes a candidate out, or warns of it only: at the first size, the others are logged.
+
+    So are variants of who is warned of.
+    """
     if index not in standing.traced:
         return
     if standing.registration.options.numerics_check == "drop":
         standing.reject(index, Failure(reason))
         return
-    level = logging.INFO if index in standing.doubted else logging.WARNING
+    is_told = not standing.doubted.isdisjoint((index, standing.variants.get(index)))
+    level = logging.INFO if is_told else logging.WARNING
     standing.doubted.add(index)
-    name = standing.traced[index].name
+    name = standing.name_of(index)
     log.log(level, "%s: candidate '%s': %s", standing.name, name, reason)
 
 
@@ -105,7 +110,7 @@ def reject_failures(
         if point.purpose is not Purpose.BEYOND:
             standing.reject_in(competing, index, result)
             continue
-        name, reason = standing.traced[index].name, result.reason
+        name, reason = standing.name_of(index), result.reason
         out = "%s: candidate '%s' does not win at size %s: %s"
         log.info(out, standing.name, name, point.size, reason)
 

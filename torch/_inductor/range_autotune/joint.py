@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # Every combination is compiled and measured: four each of two ops, themselves included.
 _MOST_COMBINATIONS = 16
-_joined: dict[tuple[int, ...], tuple[Sequence[Registration], Registration]] = {}
+_joined: dict[tuple[int, ...], Registration] = {}
 
 
 def can_join(registrations: Sequence[Registration]) -> bool:
@@ -75,14 +75,14 @@ def joined(registrations: Sequence[Registration]) -> Registration:
     if known is None:
         _drop_replaced()
         # Another thread may have joined them meanwhile, and may drop them at any time.
-        known = _joined.setdefault(key, (registrations, _join(registrations)))
-    return known[1]
+        known = _joined.setdefault(key, _join(registrations))
+    return known
 
 
 def _drop_replaced() -> None:
     """Joins nothing that was registered anew; what it captures may be large."""
-    for key, (parts, _) in [*_joined.items()]:
-        if any(registration_of(part.op) is not part for part in parts):
+    for key, registration in [*_joined.items()]:
+        if any(registration_of(part.op) is not part for part in registration.joins):
             _joined.pop(key, None)
 
 
@@ -115,6 +115,7 @@ def _join(registrations: Sequence[Registration]) -> Registration:
             representative_sizes=tuple(sorted(measured_at)),
             unbounded_size=max(typical) or None,
         ),
+        joins=tuple(registrations),
     )
 
 

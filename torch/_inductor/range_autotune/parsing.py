@@ -349,7 +349,8 @@ def check_switch(op: torch._ops.OpOverload, name: str, value: Any) -> bool:
 
 def check_min_speedup_threshold(op: torch._ops.OpOverload, value: Any) -> None:
     """Raises ValueError if it is not a number of at least 0."""
-    if not isinstance(value, numbers.Real) or not float(value) >= 0:
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not is_number or not float(value) >= 0:
         raise ValueError(
             f"min_speedup_threshold of {op} must be a number of at least 0, got {value!r}"
         )

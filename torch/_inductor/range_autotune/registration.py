@@ -139,6 +139,7 @@ class Registration:
     Args:
         contest: None where ``config_generator`` makes it at compile time.
         split: the dispatch dimension and ranges that generated configs compete in.
+        joins: those of ops in a row that are decided together here; ``op`` is of the first.
     """
 
     op: torch._ops.OpOverload
@@ -147,6 +148,7 @@ class Registration:
     options: TuningOptions
     config_generator: ConfigGenerator | None = None
     split: tuple[DispatchDim, tuple[DimRange, ...]] | None = None
+    joins: tuple[Registration, ...] = ()
 
     @functools.cached_property
     def mentions_collective(self) -> bool:

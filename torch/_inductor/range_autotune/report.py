@@ -11,13 +11,6 @@ from torch.utils import _pytree as pytree
 
 import torch
 
-from .candidate_indices import (
-    FALLBACK,
-    FALLBACK_INDEX,
-    kind_of_variant,
-    PLAIN_INDEX,
-    PLAIN_NAME,
-)
 from .ranges import fill_gaps, Segment
 
 
@@ -87,14 +80,6 @@ def _sizes_of_arguments(site: CallSite) -> Iterator[tuple[str, str]]:
                     yield str(size), f"{place}.shape[{dim}]"
 
 
-def _candidate_name(tuning: Tuning, index: int) -> str:
-    if kind := kind_of_variant(index):
-        return f"{_candidate_name(tuning, tuning.standing.variants[index])}, {kind}"
-    if index in (FALLBACK_INDEX, PLAIN_INDEX):
-        return FALLBACK.name if index == FALLBACK_INDEX else PLAIN_NAME
-    return tuning.standing.candidates[index].name
-
-
 def log_header(tuning: Tuning) -> None:
     """Opens the block."""
     if tuning.table is None:
@@ -118,7 +103,7 @@ def log_winners(
         return
     log.info("=== Range-based Autotuning Summary for %s ===", tuning.name)
     for row, winner in rows:
-        log.info("  Range %s: %s", row.sizes, _candidate_name(tuning, winner))
+        log.info("  Range %s: %s", row.sizes, tuning.standing.name_of(winner))
     if gaps := ", ".join(map(str, _gaps(tuning))):
         log.info("  In no range, where the op itself runs: %s", gaps)
     if len({winner for _, winner in rows}) > 1:
@@ -172,7 +157,7 @@ def _log_choice(tuning: Tuning, row: RangeTimes, winner: int) -> None:
         if row.lender
         else f"after benchmarking {len(timed)} candidates"
     )
-    name = _candidate_name(tuning, winner)
+    name = tuning.standing.name_of(winner)
     log.info("Range %s: Selected implementation '%s' %s", row.sizes, name, how)
     if not row.lender:
         _log_times(tuning, row)
@@ -181,5 +166,5 @@ def _log_choice(tuning: Tuning, row: RangeTimes, winner: int) -> None:
 def _log_times(tuning: Tuning, row: RangeTimes) -> None:
     for size, times in row.at.items():
         for index, result in times.items():
-            name = _candidate_name(tuning, index)
+            name = tuning.standing.name_of(index)
             log.debug("  %s at size %s: %s", name, size, result)

@@ -8,7 +8,13 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING
 
-from .candidate_indices import FALLBACK, FALLBACK_INDEX, PLAIN_INDEX
+from .candidate_indices import (
+    FALLBACK,
+    FALLBACK_INDEX,
+    kind_of_variant,
+    PLAIN_INDEX,
+    PLAIN_NAME,
+)
 from .candidates import Rejection, TracedCandidate
 from .report import warn_left_out
 from .times import Failure
@@ -112,6 +118,14 @@ class Standing:
     def name(self) -> str:
         """The registration's, for logs."""
         return self.registration.name
+
+    def name_of(self, index: int) -> str:
+        """A candidate's, for logs; with what it varies."""
+        if kind := kind_of_variant(index):
+            return f"{self.name_of(self.variants[index])}, {kind}"
+        if index in (FALLBACK_INDEX, PLAIN_INDEX):
+            return FALLBACK.name if index == FALLBACK_INDEX else PLAIN_NAME
+        return self.candidates[index].name
 
     def copied(self) -> Standing:
         """One for which nothing counts that is found out about this one from now on."""
@@ -226,7 +240,7 @@ class Standing:
             self._remove(index, failure)
         if is_told:
             out = "%s: candidate '%s' is left out in range %s, too: %s"
-            log.info(out, self.name, candidate.name, where, failure.reason)
+            log.info(out, self.name, self.name_of(index), where, failure.reason)
         else:
             self._warn_of(index, candidate, failure, where)
 
