@@ -35,6 +35,7 @@ from torch.utils._sympy.functions import FloorDiv
 
 import torch
 from torch._inductor import config, ir
+from torch._inductor.codegen import subgraph
 from torch._inductor.codegen.subgraph import (
     free_symbols,
     inline_subgraph_to_ir_nodes,
@@ -42,6 +43,7 @@ from torch._inductor.codegen.subgraph import (
     SubgraphTemplate,
     trace_subgraph,
 )
+from torch._inductor.range_autotune.content import Unhashable
 from torch._inductor.range_autotune.guards import (
     frozen_shapes,
     recorded_guards,
@@ -250,6 +252,22 @@ class TestChoice(ChoiceTestCase):
             self.choice(transposed, self.y),
         ]
         self.assertEqual(len({key, *(other.hash_key() for other in others)}), 4)
+
+    def test_constants_are_in_the_key(self):
+        def key(value):
+            choice = self.choice()
+            choice.gm.register_buffer("constant", torch.tensor(value))
+            choice.gm.graph.get_attr("constant")
+            return choice.hash_key()
+
+        keys = [key(value) for value in (1.0, 1.0, 2.0)]
+        self.assertEqual(keys[0], keys[1])
+        self.assertNotEqual(keys[0], keys[2])
+
+    def test_what_has_no_content_has_a_key_of_its_own(self):
+        unknown = mock.patch.object(subgraph, "graph_text", side_effect=Unhashable)
+        with unknown:
+            self.assertNotEqual(self.choice().hash_key(), self.choice().hash_key())
 
     def test_symbol_values_are_hints(self):
         choice = self.choice()

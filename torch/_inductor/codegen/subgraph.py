@@ -36,8 +36,10 @@ from torch._inductor.range_autotune.captures import (
     constants_may_be_real,
 )
 from torch._inductor.range_autotune.cond_branches import with_tuples
+from torch._inductor.range_autotune.content import Unhashable
 from torch._inductor.range_autotune.errors import one_line
 from torch._inductor.range_autotune.functional import functionalized, has_effects
+from torch._inductor.range_autotune.graph_text import graph_text, SymbolNames
 from torch._inductor.range_autotune.guards import frozen_shapes, replaced
 from torch._inductor.range_autotune.signatures import implementation_name
 from torch._inductor.range_autotune.subgraph_module import generate_module
@@ -356,20 +358,20 @@ class SubgraphChoiceCaller(ir.ChoiceCaller):
 
     def hash_key(self) -> str:
         """
-        Same graph at the same layouts under the same config, whatever the running number.
+        Same graph at the same layouts under the same config, whatever the running number;
+        constants and kernels that the graph has count by their contents.
 
         It is a key of timings on disk, and of what one precompilation serves.
         """
         assert self.gm is not None
         layouts = [(n.get_size(), n.get_stride()) for n in self.input_nodes]
-        graphs = [
-            module.graph
-            for module in self.gm.modules()
-            if isinstance(module, torch.fx.GraphModule)
-        ]
         patches = sorted(self.config_patches.items())
         name = re.sub(r"_\d+$", "", self.name)
-        return "-".join((name, str(layouts), *map(str, graphs), str(patches)))
+        try:
+            graph = graph_text(self.gm.graph, SymbolNames(), self.gm)
+        except Unhashable:
+            name, graph = self.name, ""  # no other choice's key
+        return "-".join((name, str(layouts), graph, str(patches)))
 
     def output_node(self) -> ir.TensorBox:
         """The choice as a buffer with a subgraph of its own."""
