@@ -14,10 +14,14 @@ from torch.testing._internal.common_utils import (
 import torch
 from torch._inductor import config
 from torch._inductor.range_autotune import (
+    calls as module_of_calls,
+)
+from torch._inductor.range_autotune import (
     kernel_config_calls,
     measure_ranges,
     size_points,
 )
+from torch._inductor.range_autotune.calls import HeldInputs, Runners
 from torch._inductor.range_autotune.candidate_indices import FALLBACK_INDEX
 from torch._inductor.range_autotune.ranges import DimRange
 from torch._inductor.range_autotune.size_points import SizePoint
@@ -25,11 +29,14 @@ from torch._inductor.range_autotune.times import RangeTimes, Timing
 from torch._inductor.range_autotune.winners import ChoiceRules
 
 
+POINT = SizePoint(1, {})
+
+
 class TestCallsAhead(TestCase):
     """What is called as soon as it is loaded, at the place that is measured first."""
 
     def caller(self, ranks=None, device="cuda"):
-        calls, inputs = [], []
+        calls = []
 
         def call(args):
             calls.append(args)
@@ -39,41 +46,39 @@ class TestCallsAhead(TestCase):
         module = types.SimpleNamespace(call=call, symbols=())
         module.load = lambda: module
         standing = types.SimpleNamespace(
-            ranges=[None],
             modules=dict.fromkeys(range(4), module),
             competes=lambda index, competing: index != 3,
         )
         tuning = types.SimpleNamespace(
             name="op", ranks=ranks, device=torch.device(device), standing=standing
         )
+        held = HeldInputs(tuning)
         with mock.patch.object(
             kernel_config_calls, "broken_condition", return_value=None
         ):
             search = types.SimpleNamespace(call=lambda module, run: run())
-            call = kernel_config_calls.caller_ahead(
-                tuning, (0, SizePoint(1, {})), inputs, search
-            )
-        return call, calls, inputs
+            call = kernel_config_calls.caller_ahead(tuning, (None, POINT), held, search)
+        return call, calls, held
 
     def test_each_gets_the_same_inputs(self):
-        call, calls, inputs = self.caller()
-        with mock.patch.object(
-            kernel_config_calls, "inputs_at", return_value=["x", 1]
-        ) as made:
+        call, calls, held = self.caller()
+        with mock.patch.object(module_of_calls, "inputs_at") as made:
+            made.return_value = ["x", 1]
             for index in range(4):
                 call(index)
+            self.assertEqual(held.at(POINT), ["x", 1])
         # The second fails, which is told as it is timed; the last is in other ranges.
         self.assertEqual(calls, [["x", 1]] * 3)
-        self.assertEqual(inputs, ["x", 1])
         made.assert_called_once()
 
     def test_without_inputs_nothing_is_called(self):
-        call, calls, inputs = self.caller()
-        with mock.patch.object(
-            kernel_config_calls, "inputs_at", side_effect=MemoryError("none left")
-        ):
+        call, calls, held = self.caller()
+        with mock.patch.object(module_of_calls, "inputs_at") as made:
+            made.side_effect = MemoryError("none left")
             call(0)
-        self.assertEqual((calls, inputs), ([], []))
+            self.assertEqual(calls, [])
+            made.side_effect = None
+            self.assertIs(held.at(POINT), made.return_value)
 
     @parametrize("where", ("cpu", "ranks", "subproc"))
     def test_not_where_others_come_first(self, where):
@@ -82,19 +87,20 @@ class TestCallsAhead(TestCase):
                 ranks=(0, 1) if where == "ranks" else None,
                 device="cpu" if where == "cpu" else "cuda",
             )
-        with mock.patch.object(kernel_config_calls, "inputs_at", return_value=["x"]):
+        with mock.patch.object(module_of_calls, "inputs_at", return_value=["x"]):
             call(0)
         self.assertEqual(calls, [])
 
 
 class TestSettleOnConfigs(TestCase):
     def settle(self, undecided, sizes=(256, 1, 16, 64, 512, 1024), cannot=()):
-        """The calls at other sizes, by candidate; the first is the model's."""
+        """
+        The calls at other sizes, by candidate, and how often inputs were made; the first
+        size is the model's, for which there are some.
+        """
         calls = [[] for _ in undecided]
-        inputs = ["of the first"]
 
         def inputs_at(tuning, point):
-            self.assertEqual(inputs, [])
             if point.size in cannot:
                 raise MemoryError("none left")
             return [point.size]
@@ -111,28 +117,30 @@ class TestSettleOnConfigs(TestCase):
             run()
         )
         standing = types.SimpleNamespace(
-            ranges=["all", "small"],
             modules=modules,
             competes=lambda index, competing: competing == "all" or index == 0,
         )
         tuning = types.SimpleNamespace(name="op", standing=standing)
-        places = [(int(s == 1), SizePoint(s, {})) for s in sizes]
+        places = [("small" if s == 1 else "all", SizePoint(s, {})) for s in sizes]
+        held = HeldInputs(tuning)
         with (
             mock.patch.object(
                 kernel_config_calls,
                 "broken_condition",
                 lambda _, point: point.size == 512,
             ),
-            mock.patch.object(kernel_config_calls, "inputs_at", inputs_at),
+            mock.patch.object(module_of_calls, "inputs_at", wraps=inputs_at) as made,
         ):
-            kernel_config_calls.settle_on_configs(tuning, places, inputs, search)
+            held.at(places[0][1])
+            kernel_config_calls.settle_on_configs(tuning, places, held, search)
+            held.at(places[0][1])
         search.settle.assert_called_once()
-        return calls, inputs
+        return calls, made.call_count
 
     def test_where_there_are_several(self):
-        calls, inputs = self.settle([True, True, False])
+        calls, made = self.settle([True, True, False])
         self.assertEqual(calls, [[1, 64, 1024], [64, 1024], []])
-        self.assertEqual(inputs, [])
+        self.assertEqual(made, 5)
 
     def test_only_where_it_can_be_called(self):
         calls, _ = self.settle([True, True], sizes=(256, 1, 64, 512), cannot={64})
@@ -140,8 +148,8 @@ class TestSettleOnConfigs(TestCase):
 
     def test_the_first_place_s_inputs_are_kept_where_there_are_none(self):
         for arguments in ([[False]], [[True], (256,)]):
-            _, inputs = self.settle(*arguments)
-            self.assertEqual(inputs, ["of the first"])
+            _, made = self.settle(*arguments)
+            self.assertEqual(made, 1)
 
 
 class TestConfigsOfWinners(TestCase):
@@ -264,7 +272,7 @@ class TestHostsTime(TestCase):
         )
         name = "time_in_step" if ranks else "time_candidates"
         with mock.patch.object(measure_ranges, name) as timed:
-            measure_ranges._times(tuning, dict.fromkeys(range(3)))
+            measure_ranges._times(tuning, Runners(dict.fromkeys(range(3))))
         return timed.call_args.args[3]
 
     @parametrize("ranks", (None, (0, 1)))

@@ -22,6 +22,7 @@ from torch._inductor.kernel.custom_op import (
     register_custom_op_autotuning,
 )
 from torch._inductor.range_autotune import comparing
+from torch._inductor.range_autotune.calls import Runners
 from torch._inductor.range_autotune.candidate_indices import (
     AS_WRITTEN,
     FALLBACK_INDEX,
@@ -227,7 +228,7 @@ class TestCheck(TestCase):
 
     @parametrize("error", (MemoryError, TimeoutError, TookTooLong, ValueError))
     def test_what_may_pass(self, error):
-        runners = {FALLBACK_INDEX: lambda: [torch.ones(2)], 0: lambda: [torch.ones(2)]}
+        runners = Runners(dict.fromkeys((FALLBACK_INDEX, 0), lambda: [torch.ones(2)]))
         tuning = types.SimpleNamespace(
             registration=types.SimpleNamespace(
                 options=TuningOptions(numerics_check="drop")
@@ -237,7 +238,7 @@ class TestCheck(TestCase):
         )
         raised = error("a call", 1.0) if error is TookTooLong else error("now")
         with mock.patch.object(comparing, "find_mismatch", side_effect=raised):
-            found = comparing.compare(tuning, runners, SizePoint(2, {}), lambda: None)
+            found = comparing.compare(tuning, runners, SizePoint(2, {}))
         self.assertEqual(found[0].may_pass, error is not ValueError)
 
     @parametrize("first_differs", (False, True))

@@ -9,43 +9,97 @@ from .. import config
 from .errors import one_line
 from .inputs import make_inputs
 from .integer_division import check_divisors
-from .limits import is_out_of_memory, time_limit_s
+from .limits import call_candidate, is_out_of_memory, time_limit_s
 from .size_points import may_hold, Purpose, SizePoint, values_of
 from .times import Failure
 from .trial import try_in_process
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from .standing import ContestedRange
     from .subgraph_module import SubgraphModule
     from .tuning import Tuning
 
-    Runners = dict[int, Callable[[], Any]]
+    Runner = Callable[[], Any]
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
 
-def runners_at(
-    tuning: Tuning, competing: ContestedRange, point: SizePoint, inputs: list[Any]
-) -> tuple[Runners, dict[int, Failure], Callable[[], None]]:
+def leave_inputs() -> None:
+    """Inputs that nobody writes to stay as they are."""
+
+
+class Runners(dict[int, "Runner"]):
     """
-    One call of each candidate at a size, those that are known to fail there, and what
-    restores its inputs. No calls if there is not enough memory, or if the user's generators
-    fail at a size that nobody named.
+    One call of each candidate at a size, by index; all on the same inputs.
+
+    Args:
+        restore: undoes what calls write to the inputs.
+    """
+
+    def __init__(
+        self,
+        calls: Mapping[int, Runner] | None = None,
+        restore: Callable[[], None] = leave_inputs,
+    ) -> None:
+        super().__init__(calls or {})
+        self.restore = restore
+
+    def only(self, indices: Iterable[int]) -> Runners:
+        """Those of some candidates."""
+        return Runners({index: self[index] for index in indices}, self.restore)
+
+    def results_of(self, index: int) -> Any:
+        """What a candidate makes of the inputs as they were; raises what it does."""
+        self.restore()
+        return call_candidate(self[index])
+
+
+class HeldInputs:
+    """
+    What stands for the call site's inputs, at one size at a time: made when it is first
+    asked for there, and kept until another size is.
+    """
+
+    def __init__(self, tuning: Tuning) -> None:
+        self._tuning = tuning
+        self.drop()
+
+    def at(self, point: SizePoint) -> list[Any]:
+        """Raises as ``make_inputs``."""
+        if self._point != point:
+            self.drop()
+            self._inputs = inputs_at(self._tuning, point)
+            self._point = point
+        return self._inputs
+
+    def drop(self) -> None:
+        """Makes room for others, or for new ones at that size."""
+        self._point: SizePoint | None = None
+        self._inputs: list[Any] = []
+
+
+def runners_at(
+    tuning: Tuning, competing: ContestedRange, point: SizePoint, held: HeldInputs
+) -> tuple[Runners, dict[int, Failure]]:
+    """
+    One call of each candidate at a size, and those that are known to fail there. No calls
+    if there is not enough memory, or if the user's generators fail at a size that nobody
+    named.
     """
     standing = tuning.standing
     try:
         failures = _failures_in_process(tuning, competing, point)
-        inputs = inputs or inputs_at(tuning, point)
+        inputs = held.at(point)
         restore = _restorer(tuning, inputs)
     except Exception as e:
         is_named = point.purpose is Purpose.STAND_FOR_RANGE
         if is_named and not is_out_of_memory(e):
             raise
         tell_not_measured(tuning, point, one_line(e))
-        return {}, {}, leave_inputs
+        return Runners(), {}
     if tuning.device.type == "cpu" and not tuning.ranks:
         failures |= _failures_of_divisors(tuning, competing, inputs)
     runners = {
@@ -53,12 +107,12 @@ def runners_at(
         for index, module in standing.modules.items()
         if standing.competes(index, competing) and index not in failures
     }
-    return runners, failures, restore
+    return Runners(runners, restore), failures
 
 
 def runner_at(
     module: SubgraphModule, point: SizePoint, inputs: Sequence[Any]
-) -> Callable[[], Any]:
+) -> Runner:
     """One call of a candidate with a call site's inputs at a size."""
     call = module.load().call
     arguments = [*values_of(module.symbols, point.values), *inputs]
@@ -85,10 +139,6 @@ def _restorer(tuning: Tuning, inputs: Sequence[Any]) -> Callable[[], None]:
             tensor.copy_(values)
 
     return restore if updated else leave_inputs
-
-
-def leave_inputs() -> None:
-    """Inputs that nobody writes to stay as they are."""
 
 
 def _failures_in_process(

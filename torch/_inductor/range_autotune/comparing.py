@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from .calls import inputs_at
 from .candidate_indices import FALLBACK_INDEX
@@ -15,7 +15,7 @@ from .times import Failure, failure_of
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     import torch
 
@@ -28,17 +28,17 @@ log = logging.getLogger("torch._inductor.kernel.custom_op")
 
 
 def compare(
-    tuning: Tuning, runners: Runners, point: SizePoint, restore: Callable[[], None]
+    tuning: Tuning, runners: Runners, point: SizePoint
 ) -> Mapping[int, Comparison]:
     """With the op itself, if asked to; the same on every rank."""
     if tuning.registration.options.numerics_check == "off":
         return {}
-    expected = _results_of_op(runners, restore)
+    expected = _results_of_op(runners)
     if tuning.ranks:  # nobody is called where one rank has nothing to compare with
         missing = expected if isinstance(expected, Failure) else None
         of_op = common_comparisons({FALLBACK_INDEX: missing}, tuning.ranks)
         expected = of_op[FALLBACK_INDEX] or expected
-    found = _comparisons(runners, expected, restore)
+    found = _comparisons(runners, expected)
     if tuning.ranks:
         return common_comparisons(found, tuning.ranks)
     if tuning.site.body is None:
@@ -67,29 +67,19 @@ def _without_neighbours(
         return mismatch
 
 
-def _results_of_op(
-    runners: Runners, restore: Callable[[], None]
-) -> list[torch.Tensor] | Failure:
+def _results_of_op(runners: Runners) -> list[torch.Tensor] | Failure:
     """What candidates are compared with, or why there is nothing."""
     if FALLBACK_INDEX not in runners:
         return Failure("the op itself does not compile, or does not run")
     try:
         # They may be inputs that the others write to, too.
-        results = _called_anew(runners[FALLBACK_INDEX], restore)
-        return [result.clone() for result in results]
+        return [result.clone() for result in runners.results_of(FALLBACK_INDEX)]
     except Exception as e:
         return failure_of(e).of("the op itself does not run")
 
 
-def _called_anew(run: Callable[[], Any], restore: Callable[[], None]) -> Any:
-    restore()
-    return call_candidate(run)
-
-
 def _comparisons(
-    runners: Runners,
-    expected: list[torch.Tensor] | Comparison,
-    restore: Callable[[], None],
+    runners: Runners, expected: list[torch.Tensor] | Comparison
 ) -> dict[int, Comparison]:
     """How each candidate's results differ from those of the op itself; None for not."""
     others = [index for index in runners if index != FALLBACK_INDEX]
@@ -98,9 +88,7 @@ def _comparisons(
     found: dict[int, Comparison] = {}
     for index in others:
         try:
-            found[index] = find_mismatch(
-                _called_anew(runners[index], restore), expected
-            )
+            found[index] = find_mismatch(runners.results_of(index), expected)
         except Exception as e:
             found[index] = failure_of(e)
     return found

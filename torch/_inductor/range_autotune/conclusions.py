@@ -19,13 +19,15 @@ from .winners import choose_winners
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from .kernel_config_ranges import ConfigRecord, ConfigTimes, MeasureConfigs
     from .numerics import Comparison
     from .standing import ContestedRange, Standing
     from .timing_cache import Entry
     from .tuning import Tuning
+
+    Found = tuple[ContestedRange, SizePoint, Entry]
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
@@ -117,32 +119,36 @@ def reject_failures(
 
 def conclude(
     tuning: Tuning,
-    points: Sequence[Sequence[SizePoint]],
-    entries: Sequence[Sequence[Entry]],
+    found: Sequence[Found],
     entry_at: Callable[[ContestedRange, SizePoint], Entry],
 ) -> None:
     """
     Keeps the times of those that have not failed in a range, cut where winners change.
 
     Args:
+        found: at all that was scheduled.
         entry_at: finds out about a size between the points.
     """
     _object_to_uncompared(tuning.standing)
     cut_ranges: list[tuple[ContestedRange, list[RangeTimes]]] = []
-    for competing, row, known in zip(tuning.standing.ranges, points, entries):
-        at = {p.size: entry.times for p, entry in zip(row, known) if p.is_timed}
+    for competing in tuning.standing.ranges:
+        at = {
+            point.size: entry.times
+            for of_range, point, entry in found
+            if of_range == competing and point.is_timed
+        }
         pieces = _pieces(tuning, competing, at, entry_at)
         cut_ranges.append((competing, pieces))
-    _call_at_ends(tuning, points, entry_at)
-    found = [
+    _call_at_ends(tuning, found, entry_at)
+    rows = [
         (competing, _of_those_in(tuning.standing, competing, piece))
         for competing, pieces in cut_ranges
         for piece in pieces
     ]
-    measured = [row for _, row in found if row.at]
+    measured = [row for _, row in rows if row.at]
     tuning.measured = [
         row if row.at else _with_loan(tuning, competing, row, measured)
-        for competing, row in found
+        for competing, row in rows
     ]
 
 
@@ -187,7 +193,7 @@ def _with_loan(
 
 def _call_at_ends(
     tuning: Tuning,
-    points: Sequence[Sequence[SizePoint]],
+    found: Sequence[Found],
     entry_at: Callable[[ContestedRange, SizePoint], Entry],
 ) -> None:
     """
@@ -197,13 +203,13 @@ def _call_at_ends(
     """
     if tuning.size is None:
         return
-    largest = _largest_of(tuning, points)
-    for competing, row in zip(tuning.standing.ranges, points):
-        measured = {point.size for point in row}
+    measured = {(competing, point.size) for competing, point, _ in found}
+    largest = _largest_of(found)
+    for competing in tuning.standing.ranges:
         for point in end_points(tuning, competing.possible):
             assert point.size is not None
             is_called = point.size <= largest or _is_somebody_out(tuning.standing)
-            if is_called and point.size not in measured:
+            if is_called and (competing, point.size) not in measured:
                 entry_at(competing, point)
 
 
@@ -213,13 +219,12 @@ def _is_somebody_out(standing: Standing) -> bool:
     return not out.isdisjoint(standing.traced)
 
 
-def _largest_of(tuning: Tuning, points: Sequence[Sequence[SizePoint]]) -> int:
+def _largest_of(found: Iterable[Found]) -> int:
     """The largest size that some range is measured at; of ranks, the same on each."""
     return max(
         (
             point.size or 0
-            for competing, row in zip(tuning.standing.ranges, points)
-            for point in row
+            for competing, point, _ in found
             if point.size in competing.possible  # else it is the model's
         ),
         default=0,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from .. import config
 from .calls import broken_condition, inputs_at, runner_at
@@ -17,8 +17,10 @@ from .recall import remember_records
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from .calls import HeldInputs
     from .kernel_config_ranges import ConfigTimes
     from .kernel_config_search import ConfigSearch
+    from .measuring_points import ScheduledPoint
     from .size_points import SizePoint
     from .tuning import Tuning
 
@@ -30,8 +32,8 @@ _OTHER_SIZES = 3
 
 def caller_ahead(
     tuning: Tuning,
-    first: tuple[int, SizePoint],
-    inputs: list[Any],
+    first: ScheduledPoint,
+    held: HeldInputs,
     search: ConfigSearch,
 ) -> Callable[[int], None]:
     """
@@ -43,18 +45,17 @@ def caller_ahead(
     before.
 
     Args:
-        inputs: filled with those at that size, before the first call.
+        held: asked for those at that size, if anybody is called.
         search: for the configs of their kernels.
     """
-    number, point = first
+    competing, point = first
     waits = tuning.ranks or config.autotune_in_subproc
     if waits or tuning.device.type == "cpu" or broken_condition(tuning, point):
         return lambda index: None
-    competing = tuning.standing.ranges[number]
 
     def call(index: int) -> None:
         if tuning.standing.competes(index, competing):
-            _call_ahead(tuning, index, point, inputs, search)
+            _call_ahead(tuning, index, point, held, search)
 
     return call
 
@@ -63,15 +64,14 @@ def _call_ahead(
     tuning: Tuning,
     index: int,
     point: SizePoint,
-    inputs: list[Any],
+    held: HeldInputs,
     search: ConfigSearch,
 ) -> None:
-    """Calls a candidate before it is timed, whatever comes of it; makes inputs if need be."""
+    """Calls a candidate before it is timed, whatever comes of it."""
 
     def call() -> None:
         module = tuning.standing.modules[index]
-        inputs.extend(() if inputs else inputs_at(tuning, point))
-        search.call(module.load(), runner_at(module, point, inputs))
+        search.call(module.load(), runner_at(module, point, held.at(point)))
 
     try:
         call_candidate(call)
@@ -81,29 +81,21 @@ def _call_ahead(
 
 def settle_on_configs(
     tuning: Tuning,
-    schedule: Sequence[tuple[int, SizePoint]],
-    inputs: list[Any],
+    scheduled: Sequence[ScheduledPoint],
+    held: HeldInputs,
     search: ConfigSearch,
 ) -> None:
-    """
-    Calls candidates at other sizes, too, whose kernels have several configs.
-
-    Args:
-        inputs: of the first size, where they were called; emptied if there is another,
-            for there are those of one size at a time.
-    """
-    for number, point in spread(schedule[1:], _OTHER_SIZES):
+    """Calls candidates at other sizes, too, whose kernels have several configs."""
+    for competing, point in spread(scheduled[1:], _OTHER_SIZES):
         undecided = [
             index
             for index, module in tuning.standing.modules.items()
             if search.is_undecided(module.load())
-            and tuning.standing.competes(index, tuning.standing.ranges[number])
+            and tuning.standing.competes(index, competing)
         ]
         if undecided and not broken_condition(tuning, point):
-            inputs.clear()
             for index in undecided:
-                _call_ahead(tuning, index, point, inputs, search)
-            inputs.clear()
+                _call_ahead(tuning, index, point, held, search)
     search.settle()
 
 

@@ -11,8 +11,9 @@ from .. import config
 from . import compiling
 from .calls import (
     broken_condition,
+    HeldInputs,
     inputs_at,
-    leave_inputs,
+    Runners,
     runners_at,
     tell_not_measured,
 )
@@ -32,7 +33,7 @@ from .kernel_config_calls import caller_ahead, compare_configs, settle_on_config
 from .kernel_config_search import ConfigSearch
 from .limits import call_candidate, is_out_of_memory, time_limit_s
 from .measure import call_once, synchronize, time_candidates
-from .measuring_points import in_order, points_of_ranges
+from .measuring_points import schedule
 from .ranks import common_to_all_ranks
 from .recall import may_have_kernel_configs, remember
 from .size_points import Purpose
@@ -43,9 +44,8 @@ from .tuning_progress import tuning_progress
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
-    from .calls import Runners
     from .numerics import Comparison
     from .size_points import SizePoint
     from .standing import ContestedRange, Standing
@@ -63,27 +63,23 @@ def measure_ranges(tuning: Tuning, beside: Iterable[Tuning] = ()) -> None:
         beside: other call sites, whose candidates may still be compiling. On a CPU that is
             waited for: compilers would disturb what is timed.
     """
-    points = points_of_ranges(tuning)
-    order = in_order(tuning, points)
-    found: dict[tuple[int, int | None], Entry] = {}
-    steps = len(tuning.loads) + sum(map(len, points))
-    search = ConfigSearch(tuning.device)
+    scheduled = schedule(tuning)
+    steps = len(tuning.loads) + len(scheduled)
+    search, held = ConfigSearch(tuning.device), HeldInputs(tuning)
     with tuning_progress(tuning.name, steps) as progress, contextlib.closing(search):
-        inputs: list[Any] = []  # those of the first size, if it is called at before
-        loaded = caller_ahead(tuning, order[0], inputs, search)
+        loaded = caller_ahead(tuning, scheduled[0], held, search)
         compiling.wait(tuning, progress.done, loaded)
         uncompiled = _out_by_their_code(tuning.standing)
-        settle_on_configs(tuning, order, inputs, search)
+        settle_on_configs(tuning, scheduled, held, search)
         if tuning.site.updated:
-            inputs = []  # calls have updated them
+            held.drop()  # calls have updated them
         if tuning.device.type == "cpu":
             compiling.wait_for_quiet(beside)
 
         def measure(competing: ContestedRange, point: SizePoint) -> Entry:
-            nonlocal inputs
             out_before = tuning.standing.out_of(competing)
-            entry = _measure_point(tuning, competing, point, inputs)
-            inputs = []
+            entry = _measure_point(tuning, competing, point, held)
+            held.drop()
             out = tuning.standing.out_of(competing)
             failed = {i: failure for i, failure in out.items() if i not in out_before}
             remember(tuning, competing, point, entry, {**uncompiled, **failed})
@@ -94,10 +90,8 @@ def measure_ranges(tuning: Tuning, beside: Iterable[Tuning] = ()) -> None:
             progress.add_steps(1)
             return measure(competing, point)
 
-        for number, point in order:
-            found[number, point.size] = measure(tuning.standing.ranges[number], point)
-        entries = [[found[i, p.size] for p in row] for i, row in enumerate(points)]
-        conclude(tuning, points, entries, measure_between)
+        found = [(*where, measure(*where)) for where in scheduled]
+        conclude(tuning, found, measure_between)
         if may_have_kernel_configs(tuning):
             compare_configs(tuning, search)
 
@@ -112,29 +106,24 @@ def _out_by_their_code(standing: Standing) -> dict[int, Failure]:
 
 
 def _measure_point(
-    tuning: Tuning, competing: ContestedRange, point: SizePoint, inputs: list[Any]
+    tuning: Tuning, competing: ContestedRange, point: SizePoint, held: HeldInputs
 ) -> Entry:
-    """
-    Those that fail are out of the range, but for sizes beyond those that stand for it.
-
-    Args:
-        inputs: in place of the call site's; empty if they are still to be made.
-    """
+    """Those that fail are out of the range, but for sizes beyond those that stand for it."""
     reason = broken_condition(tuning, point)
     if reason:
         tell_not_measured(tuning, point, reason)
-        mine, failures, restore = {}, {}, leave_inputs
+        mine, failures = Runners(), {}
     else:
-        mine, failures, restore = runners_at(tuning, competing, point, inputs)
+        mine, failures = runners_at(tuning, competing, point, held)
         failures = {i: _saying_where(f, competing) for i, f in failures.items()}
     reject_failures(tuning.standing, competing, point, failures)
     runners = _on_all_ranks(tuning, mine)
     if not runners:
         entry = Entry(not_measured=reason)
     elif point.is_timed:
-        entry = _timed(tuning, competing, runners, point, restore)
+        entry = _timed(tuning, competing, runners, point)
     else:
-        entry = _called(tuning, runners, point, restore)
+        entry = _called(tuning, runners, point)
         learn(tuning.standing, competing, point, entry)
     beyond = point.purpose is Purpose.BEYOND
     return _to_stay(tuning, point, entry, failures) if beyond else entry
@@ -165,14 +154,10 @@ def _to_stay(
 
 
 def _timed(
-    tuning: Tuning,
-    competing: ContestedRange,
-    runners: Runners,
-    point: SizePoint,
-    restore: Callable[[], None],
+    tuning: Tuning, competing: ContestedRange, runners: Runners, point: SizePoint
 ) -> Entry:
     """What candidates take, and whether they do what the op does, if that is asked for."""
-    comparisons = compare(tuning, runners, point, restore)
+    comparisons = compare(tuning, runners, point)
     wrong: dict[int, Failure] = {}
     drop = tuning.registration.options.numerics_check == "drop"
     if drop and point.purpose is Purpose.BEYOND:
@@ -180,12 +165,11 @@ def _timed(
         wrong = {i: Failure(r) for i, r in comparisons.items() if isinstance(r, str)}
         comparisons = {**comparisons, **dict.fromkeys(wrong)}
     judge(tuning.standing, comparisons, point)
-    for index in (*tuning.standing.rejected, *wrong):
-        runners.pop(index, None)
+    out = {*tuning.standing.rejected, *wrong}
     if not tuning.fallback_competes:
-        runners.pop(FALLBACK_INDEX, None)
+        out.add(FALLBACK_INDEX)
     try:
-        timed = _times(tuning, runners, restore)
+        timed = _times(tuning, runners.only(i for i in runners if i not in out))
     except Exception as e:  # the timer needs some, too
         if not is_out_of_memory(e):
             raise
@@ -217,9 +201,7 @@ def _lacks_memory(result: Timing | Failure | Comparison) -> bool:
     return isinstance(result, Failure) and result.lacks_memory
 
 
-def _called(
-    tuning: Tuning, runners: Runners, point: SizePoint, restore: Callable[[], None]
-) -> Entry:
+def _called(tuning: Tuning, runners: Runners, point: SizePoint) -> Entry:
     """What comes of one call of each candidate."""
     if tuning.ranks:
         times = call_in_step(runners, tuning.device, tuning.ranks)
@@ -236,8 +218,8 @@ def _called(
             return Entry(not_measured=None if failure.may_pass else failure.reason)
     what = f"it does not run at size {point.size} (if the model has none, say so with torch._check)"
     times = {i: t.of(what) if isinstance(t, Failure) else t for i, t in times.items()}
-    run = {i: runners[i] for i, time in times.items() if isinstance(time, Timing)}
-    return Entry(times, compare(tuning, run, point, restore) if run else {})
+    run = runners.only(i for i, time in times.items() if isinstance(time, Timing))
+    return Entry(times, compare(tuning, run, point) if run else {})
 
 
 def _failure_of_op(tuning: Tuning, point: SizePoint) -> Failure | None:
@@ -266,14 +248,10 @@ def _on_all_ranks(tuning: Tuning, runners: Runners) -> Runners:
     for index in runners if common else ():
         if index not in common:
             tuning.standing.reject(index, LEFT_OUT_ELSEWHERE)
-    return {index: runners[index] for index in common}
+    return runners.only(common)
 
 
-def _times(
-    tuning: Tuning,
-    runners: Mapping[int, Callable[[], Any]],
-    restore: Callable[[], None] = leave_inputs,
-) -> Times:
+def _times(tuning: Tuning, runners: Runners) -> Times:
     cudagraphs = tuning.registration.options.benchmark_with_cudagraphs
     waits_for_host = not (cudagraphs or config.triton.cudagraphs)
     calling_python = [
@@ -281,8 +259,13 @@ def _times(
     ]
     if tuning.ranks:
         return time_in_step(
-            runners, tuning.device, tuning.ranks, calling_python, restore
+            runners, tuning.device, tuning.ranks, calling_python, runners.restore
         )
     return time_candidates(
-        runners, tuning.device, cudagraphs, calling_python, time_limit_s(), restore
+        runners,
+        tuning.device,
+        cudagraphs,
+        calling_python,
+        time_limit_s(),
+        runners.restore,
     )

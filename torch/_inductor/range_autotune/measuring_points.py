@@ -20,14 +20,12 @@ if TYPE_CHECKING:
     import sympy
 
     from .call_site import CallSite
+    from .standing import ContestedRange
     from .tuning import Tuning
 
+    ScheduledPoint = tuple[ContestedRange, SizePoint]
+
 log = logging.getLogger("torch._inductor.kernel.custom_op")
-
-
-def points_of_ranges(tuning: Tuning) -> list[list[SizePoint]]:
-    """For each range the points at which it is measured."""
-    return [_points(tuning, competing.possible) for competing in tuning.standing.ranges]
 
 
 def has_points(tuning: Tuning, sizes: DimRange) -> bool:
@@ -35,36 +33,36 @@ def has_points(tuning: Tuning, sizes: DimRange) -> bool:
     return bool(_points_within(tuning, sizes))
 
 
-def in_order(
-    tuning: Tuning, points: Sequence[Sequence[SizePoint]]
-) -> list[tuple[int, SizePoint]]:
+def schedule(tuning: Tuning) -> list[ScheduledPoint]:
     """
-    What is measured when: each range's points, by the number of the range.
+    What is measured when: each range's points, at least one.
 
     Begins near the size that the model is compiled with, for Triton kernels whose configs
     are chosen at their first call get the same ones as without tuning. Of ranks that
     measure in step, which may be compiled with a size each, the first one's counts. Where
     nobody is timed comes last.
     """
-    numbered = [(i, point) for i, row in enumerate(points) for point in row]
+    scheduled = [
+        (competing, point)
+        for competing in tuning.standing.ranges
+        for point in _points(tuning, competing.possible)
+    ]
     if tuning.size is None:
-        return numbered
+        return scheduled
     here = max(hint_point(tuning.site, tuning.size).size or 1, 1)
     if tuning.ranks:
         here = as_on_first_rank(here, tuning.ranks)
 
-    def distance(entry: tuple[int, SizePoint]) -> tuple[bool, float]:
+    def distance(entry: ScheduledPoint) -> tuple[bool, float]:
         _, point = entry
         return not point.is_timed, abs(math.log((point.size or 1) / here))
 
-    return sorted(numbered, key=distance)
+    return sorted(scheduled, key=distance)
 
 
-def spread(
-    schedule: Sequence[tuple[int, SizePoint]], number: int
-) -> list[tuple[int, SizePoint]]:
+def spread(scheduled: Sequence[ScheduledPoint], number: int) -> list[ScheduledPoint]:
     """At most so many of those timed: the smallest, the largest, and others between."""
-    timed = [entry for entry in schedule if entry[1].is_timed]
+    timed = [entry for entry in scheduled if entry[1].is_timed]
     by_size = sorted(timed, key=lambda entry: entry[1].size or 0)
     if len(by_size) <= number:
         return by_size

@@ -9,7 +9,7 @@ from ..runtime.runtime_utils import next_power_of_2
 from .candidate_indices import FALLBACK_INDEX
 from .conclusions import choose_kernel_configs, conclude, learn
 from .inputs import have_memory
-from .measuring_points import in_order, points_of_ranges
+from .measuring_points import schedule
 from .ranks import known_to_all_ranks
 from .size_points import hint_point, Purpose, SizePoint
 from .timing_cache import (
@@ -23,9 +23,10 @@ from .timing_cache import (
 
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from .kernel_config_ranges import ConfigRecord, ConfigTimes
+    from .measuring_points import ScheduledPoint
     from .standing import ContestedRange
     from .times import Failure
     from .tuning import Tuning
@@ -57,12 +58,13 @@ def _recall_times(tuning: Tuning) -> None:
     Raises:
         _NotKnown: if something was not measured.
     """
-    points = points_of_ranges(tuning)
-    entries = _known_entries(tuning, points)
+    scheduled = schedule(tuning)
+    entries = _known_entries(tuning, scheduled)
     if tuning.ranks:
         entries = known_to_all_ranks(entries, tuning.ranks)
     if entries is None:
         raise _NotKnown
+    found = [(*where, entry) for where, entry in zip(scheduled, entries)]
 
     def known_between(competing: ContestedRange, point: SizePoint) -> Entry:
         entry = _known_entry(tuning, competing, point)
@@ -74,13 +76,11 @@ def _recall_times(tuning: Tuning) -> None:
         _check_out(tuning, competing, entry)
         return entry
 
-    for number, point in in_order(tuning, points):
-        entry = entries[number][points[number].index(point)]
-        learn(tuning.standing, tuning.standing.ranges[number], point, entry)
-    for competing, row in zip(tuning.standing.ranges, entries):
-        for entry in row:
-            _check_out(tuning, competing, entry)
-    conclude(tuning, points, entries, known_between)
+    for competing, point, entry in found:
+        learn(tuning.standing, competing, point, entry)
+    for competing, _, entry in found:
+        _check_out(tuning, competing, entry)
+    conclude(tuning, found, known_between)
 
 
 def _check_out(tuning: Tuning, competing: ContestedRange, entry: Entry) -> None:
@@ -100,17 +100,15 @@ class _NotKnown(Exception):
 
 
 def _known_entries(
-    tuning: Tuning, points: Sequence[Sequence[SizePoint]]
-) -> list[list[Entry]] | None:
+    tuning: Tuning, scheduled: Iterable[ScheduledPoint]
+) -> list[Entry] | None:
     """What the timing cache has for each point, if it has all."""
-    entries: list[list[Entry]] = []
-    for competing, row in zip(tuning.standing.ranges, points):
-        entries.append([])
-        for point in row:
-            entry = _known_entry(tuning, competing, point)
-            if entry is None:
-                return None
-            entries[-1].append(entry)
+    entries: list[Entry] = []
+    for competing, point in scheduled:
+        entry = _known_entry(tuning, competing, point)
+        if entry is None:
+            return None
+        entries.append(entry)
     return entries
 
 
