@@ -16,7 +16,6 @@ import textwrap
 from typing import Any, TYPE_CHECKING, TypeVar
 
 from torch._dynamo.utils import counters
-from torch._library.custom_ops import OPDEFS
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -32,7 +31,7 @@ import torch
 from ..codegen.subgraph import trace_subgraph
 from ..virtualized import V
 from .apart import keep_apart, NAMESPACE, register_lowering_of_boundary
-from .body_state import may_be_traced
+from .candidate_calls import call_as_op, call_of_candidate, plain_body
 from .candidate_indices import FALLBACK, PLAIN_NAME
 from .content import Unhashable
 from .contract import (
@@ -53,12 +52,8 @@ from .guards import Question, refused_question, without_optional_guards
 from .known_sizes import knowing
 from .limits import call_within, time_limit_s
 from .narrowed_sizes import no_answer_kept
-from .op_bodies import body_on
 from .passes import is_other_form, optimized
 from .registration import Candidate
-from .signatures import bind
-from .traced_state import state_restored
-from .triton_ops import written_by_user
 from .write_ops import put_writes_last, WRITE_NAMESPACE
 
 
@@ -68,11 +63,9 @@ if TYPE_CHECKING:
     import sympy
 
     from .call_site import CallSite
+    from .candidate_calls import OpCall
     from .known_sizes import KnownSize
     from .winners import KernelConfigs
-
-    # Called with the op's arguments by name.
-    _OpCall = Callable[[dict[str, Any]], Any]
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
@@ -176,7 +169,8 @@ def trace_fallback(site: CallSite) -> tuple[TracedCandidate, Outputs]:
 
     def call_op(number: int, values: dict[str, Any]) -> Any:
         called = site.calls[number]
-        result = _call(called.op, called.op, with_eager_strides(called, values))
+        given = with_eager_strides(called, values)
+        result = call_as_op(called.op, called.op, given)
         of_ops[number] = tuple(pytree.tree_leaves(result))
         return result
 
@@ -219,9 +213,10 @@ def trace_candidate(
         parts = candidate.parts or (candidate,)
         calls = [call_of_candidate(part, call) for part, call in zip(parts, site.calls)]
         eager = {c.op for part, c in zip(parts, site.calls) if part.impl is None}
-        graphs, optional_guards = _graphs_within(
-            limit_s, known, calls, site, outputs, eager, apart
+        graphs = functools.partial(
+            _candidate_graphs, calls, site, outputs, eager, apart
         )
+        return _traced(candidate, graphs, known, limit_s)
     except _ShapeEnvGuardError as e:
         counters["inductor"]["custom_op_decomp_guard_skips"] += 1
         condition = textwrap.shorten(str(e).partition(": ")[2], _LONGEST_CONDITION)
@@ -241,9 +236,6 @@ def trace_candidate(
         return Rejection(candidate, one_line(e), question=Question(e.cond))
     except Exception as e:
         return Rejection(candidate, one_line(e))
-    return TracedCandidate(
-        candidate, *graphs, known=known, optional_guards=optional_guards
-    )
 
 
 def trace_plain(
@@ -263,25 +255,21 @@ def trace_plain(
     if not any(bodies):
         return None
     calls = [
-        functools.partial(_call, body, call.op)
+        functools.partial(call_as_op, body, call.op)
         if body
         else call_of_candidate(FALLBACK, call)
         for body, call in zip(bodies, site.calls)
     ]
     eager = {call.op for body, call in zip(bodies, site.calls) if not body}
+    parts = tuple(Candidate(PLAIN_NAME, body) if body else FALLBACK for body in bodies)
+    candidate = Candidate(PLAIN_NAME, bodies[0], parts=parts if len(parts) > 1 else ())
+    graphs = functools.partial(_candidate_graphs, calls, site, outputs, eager)
     limit_s = time_limit_s()
     try:
-        graphs, optional_guards = _graphs_within(
-            limit_s, known, calls, site, outputs, eager
-        )
+        return _traced(candidate, graphs, known, limit_s)
     except Exception as e:
         log.debug("%s has no plain lowering: %s", site.op, one_line(e))
         return None
-    parts = tuple(Candidate(PLAIN_NAME, body) if body else FALLBACK for body in bodies)
-    candidate = Candidate(PLAIN_NAME, bodies[0], parts=parts if len(parts) > 1 else ())
-    return TracedCandidate(
-        candidate, *graphs, known=known, optional_guards=optional_guards
-    )
 
 
 def at_site(
@@ -310,61 +298,26 @@ def at_site(
     )
 
 
-def plain_body(
-    op: torch._ops.OpOverload, device: torch.device
-) -> Callable[..., Any] | None:
-    """What Inductor could look into to lower an op that nobody registered; None for nothing."""
-    from ..decomposition import select_decomp_table
-    from ..lowering import fallbacks, lowerings
-
-    definition = OPDEFS.get(op._schema.name)
-    if definition is not None:
-        body = body_on(definition, device.type)
-        return written_by_user(body) if body and may_be_traced(op, body) else None
-    if op in select_decomp_table() or (op in lowerings and op not in fallbacks):
-        return op
-    return None
-
-
-def call_of_candidate(candidate: Candidate, site: CallSite) -> _OpCall:
-    """Calls the implementation with what it takes of the op's arguments."""
-    return functools.partial(
-        call_implementation, candidate, site.op, tensor_names=site.tensor_names
-    )
-
-
-def call_implementation(
+def _traced(
     candidate: Candidate,
-    op: torch._ops.OpOverload,
-    values: dict[str, Any],
-    tensor_names: frozenset[str],
-) -> Any:
+    graphs: Callable[[], tuple[torch.fx.GraphModule, torch.fx.GraphModule | None]],
+    known: KnownSize | None,
+    limit_s: float | None,
+) -> TracedCandidate:
     """
-    What a candidate returns, as it is traced.
-
     Args:
-        values: every argument of the op by name, defaults included.
-        tensor_names: those that hold tensors or lists of tensors.
-    """
-    if candidate.impl is None:
-        return _call(op, op, {**values, **candidate.params})
-    args, kwargs = bind(op, candidate.impl, values, tensor_names, candidate.params)
-    with state_restored(candidate.impl):
-        return candidate.impl(*args, **kwargs)
+        graphs: traces it, as ``_candidate_graphs`` does.
+        known: of the size that is dispatched on.
+        limit_s: for each of the two times that it may be traced.
 
-
-def _graphs_within(
-    limit_s: float | None, known: KnownSize | None, *graphs_of: Any
-) -> tuple[tuple[torch.fx.GraphModule, torch.fx.GraphModule | None], bool]:
+    Raises:
+        What tracing raises.
     """
-    See ``_with_few_guards``.
-
-    Args:
-        graphs_of: arguments of ``_candidate_graphs``.
-    """
-    return _with_few_guards(
-        known,
-        lambda: call_within(limit_s, "tracing it", _candidate_graphs, *graphs_of),
+    (graph, as_written), optional_guards = _with_few_guards(
+        known, lambda: call_within(limit_s, "tracing it", graphs)
+    )
+    return TracedCandidate(
+        candidate, graph, as_written, known=known, optional_guards=optional_guards
     )
 
 
@@ -409,7 +362,7 @@ def _assuming(known: KnownSize | None, optional_guards: bool) -> Iterator[None]:
 
 
 def _candidate_graphs(
-    call_impls: Sequence[_OpCall],
+    call_impls: Sequence[OpCall],
     site: CallSite,
     outputs: Outputs,
     eager: Collection[torch._ops.OpOverload] = (),
@@ -425,8 +378,8 @@ def _candidate_graphs(
     """
 
     def checked(
-        call_impl: _OpCall, of: CallSite, contract: Sequence[torch.Tensor]
-    ) -> _OpCall:
+        call_impl: OpCall, of: CallSite, contract: Sequence[torch.Tensor]
+    ) -> OpCall:
         def call_op(values: dict[str, Any]) -> Any:
             given = with_eager_strides(of, values)
             given = _all_apart(given) if apart else given
@@ -465,16 +418,6 @@ def _returns_one_tensor(op: torch._ops.OpOverload) -> bool:
 def _all_apart(values: Any) -> Any:
     register_lowering_of_boundary()
     return pytree.tree_map_only(torch.Tensor, keep_apart, values)
-
-
-def _call(
-    fn: Callable[..., Any], op: torch._ops.OpOverload, values: dict[str, Any]
-) -> Any:
-    """Calls a function that has the op's own signature."""
-    schema = op._schema.arguments
-    args = [values[a.name] for a in schema if not a.kwarg_only]
-    kwargs = {a.name: values[a.name] for a in schema if a.kwarg_only}
-    return fn(*args, **kwargs)
 
 
 def _trace(

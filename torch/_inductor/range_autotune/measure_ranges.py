@@ -17,8 +17,8 @@ from .calls import (
     runners_at,
     tell_not_measured,
 )
+from .candidate_calls import call_of_candidate
 from .candidate_indices import FALLBACK, FALLBACK_INDEX
-from .candidates import call_of_candidate
 from .comparing import compare
 from .conclusions import (
     conclude,

@@ -23,7 +23,7 @@ import torch
 from .. import config
 from ..codegen.subgraph import trace_subgraph
 from ..utils import is_pointwise_use, is_view
-from .candidates import call_implementation, plain_body
+from .candidate_calls import call_implementation, plain_body
 from .errors import one_line
 from .fusion_options import fusion_types
 from .limits import call_within, time_limit_s

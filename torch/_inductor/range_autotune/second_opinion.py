@@ -9,8 +9,8 @@ from typing import Any, TYPE_CHECKING
 
 from torch.utils import _pytree as pytree
 
+from .candidate_calls import call_of_candidate
 from .candidate_indices import FALLBACK
-from .candidates import call_of_candidate
 from .numerics import find_mismatch
 
 
