@@ -44,6 +44,7 @@ from torch._inductor.range_autotune.registration import (
     RangeTable,
     Registration,
     Row,
+    Split,
     TuningOptions,
 )
 
@@ -107,7 +108,8 @@ class TestFields(OpTestCase):
                 "contest": Contest((), None),
                 "options": TuningOptions(min_speedup_threshold=2.0),
                 "config_generator": impl,
-                "split": (DispatchDim("x", 0), (DimRange(0, 8),)),
+                "split": Split(DispatchDim("x", 0), (DimRange(0, 8),)),
+                "joins": (register(None),),
             },
             lambda registration: registration,
         )

@@ -172,9 +172,9 @@ x[1]
         )
         self.assertIsNone(registration.contest)
         self.assertIs(registration.config_generator, list)
-        dim, ranges = registration.split
-        self.assertEqual(str(dim), "x[1]")
-        self.assertEqual([str(r) for r in ranges], ["[0, 513)", "[513, inf)"])
+        split = registration.split
+        self.assertEqual(str(split.dim), "x[1]")
+        self.assertEqual([str(r) for r in split.ranges], ["[0, 513)", "[513, inf)"])
         self.assertEqual(registration.options.unbounded_size, 4096)
 
     def test_options(self):

@@ -16,27 +16,19 @@ from torch._inductor.lowering import validate_ir
 from torch._inductor.select_algorithm import ExternKernelChoice
 from torch.utils import _pytree as pytree
 
-import torch
 from torch._inductor import ir
 from torch._inductor.range_autotune.call_site import CallSite
 from torch._inductor.range_autotune.configs import CustomOpConfig, CustomOpRangeConfig
 from torch._inductor.range_autotune.parsing import (
-    check_input_gen_fns,
-    check_min_speedup_threshold,
     check_not_mutating,
-    check_numerics_check,
-    check_representative_sizes,
-    check_switch,
     make_contest,
+    parse_configs,
+    parse_op,
+    parse_options,
     parse_split,
     warn_if_decomposed,
 )
-from torch._inductor.range_autotune.registration import (
-    Candidate,
-    Contest,
-    Registration,
-    TuningOptions,
-)
+from torch._inductor.range_autotune.registration import Candidate, Contest, Registration
 from torch._inductor.range_autotune.signatures import (
     implementation_name,
     is_tensor_argument,
@@ -48,6 +40,7 @@ from torch._inductor.range_autotune.triton_ops import keep_whole
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    import torch
     from torch._inductor.range_autotune.candidates import TracedCandidate
     from torch._inductor.range_autotune.numerics import NumericsCheck
     from torch._inductor.range_autotune.tuning import Tuning
@@ -151,25 +144,23 @@ def register_custom_op_autotuning(
             ],
         )
     """
-    op = _overload(custom_op)
+    op = parse_op(custom_op)
     check_not_mutating(op)
-    split, unbounded_size = parse_split(op, dispatch_on, split_points) or (None, None)
-    configs = _check_configs(op, configs, config_generator)
-    check_min_speedup_threshold(op, min_speedup_threshold)
+    split, unbounded_size = parse_split(op, dispatch_on, split_points)
+    configs = parse_configs(op, configs, config_generator)
     registration = Registration(
         op=op,
         name=name or f"{op._name}_autotuned",
         contest=None if configs is None else make_contest(op, configs, split),
-        options=TuningOptions(
-            input_gen_fns=check_input_gen_fns(op, input_gen_fns),
+        options=parse_options(
+            op,
+            input_gen_fns=input_gen_fns,
             min_speedup_threshold=min_speedup_threshold,
-            benchmark_with_cudagraphs=check_switch(
-                op, "benchmark_with_cudagraphs", benchmark_with_cudagraphs
-            ),
-            include_fallback=check_switch(op, "include_fallback", include_fallback),
+            benchmark_with_cudagraphs=benchmark_with_cudagraphs,
+            include_fallback=include_fallback,
             unbounded_size=unbounded_size,
-            representative_sizes=check_representative_sizes(op, representative_sizes),
-            numerics_check=check_numerics_check(op, numerics_check),
+            representative_sizes=representative_sizes,
+            numerics_check=numerics_check,
         ),
         config_generator=config_generator,
         split=split,
@@ -189,43 +180,6 @@ def _create_fallback_choice(op_overload: torch._ops.OpOverload) -> ExternKernelC
         op_overload=op_overload,
         use_fallback_kernel=True,
     )
-
-
-def _overload(custom_op: Any) -> torch._ops.OpOverload:
-    if isinstance(custom_op, torch._library.custom_ops.CustomOpDef):
-        return custom_op._opoverload
-    if isinstance(custom_op, torch._ops.OpOverload):
-        return custom_op
-    message = f"custom_op must be a CustomOpDef or OpOverload, got {type(custom_op)}."
-    if isinstance(custom_op, torch._ops.OpOverloadPacket):
-        overloads = ", ".join(f"{custom_op}.{name}" for name in custom_op.overloads())
-        message += f" {custom_op} has overloads, give one of them: {overloads}"
-    raise TypeError(message)
-
-
-def _check_configs(
-    op: torch._ops.OpOverload, configs: Any, config_generator: Any
-) -> list[CustomOpConfig | CustomOpRangeConfig] | None:
-    if (configs is None) == (config_generator is None):
-        problem = "Must specify either" if configs is None else "Cannot specify both"
-        joint = "or" if configs is None else "and"
-        raise ValueError(
-            f"{problem} 'configs' {joint} 'config_generator' for {op}. Use "
-            "'config_generator' for shape-dependent configs."
-        )
-    if configs is None:
-        if not callable(config_generator):
-            raise TypeError(
-                f"config_generator must be callable, got {type(config_generator)}"
-            )
-        return None
-    if isinstance(configs, CustomOpRangeConfig):
-        configs = [configs]
-    if not isinstance(configs, (list, tuple)):
-        raise TypeError(f"configs must be a list or tuple, got {type(configs)}")
-    if not configs:
-        raise ValueError(f"At least one config must be provided for {op}")
-    return list(configs)
 
 
 def autotune_custom_op(
@@ -266,8 +220,9 @@ def autotune_custom_op(
             zip(decompositions, non_tensor_args, patches)
         )
     )
-    options = TuningOptions(
-        input_gen_fns=check_input_gen_fns(op_overload, user_input_gen_fns),
+    options = parse_options(
+        op_overload,
+        input_gen_fns=user_input_gen_fns,
         min_speedup_threshold=min_speedup_threshold,
         benchmark_with_cudagraphs=benchmark_with_cudagraphs,
     )

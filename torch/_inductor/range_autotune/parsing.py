@@ -14,11 +14,21 @@ from collections.abc import Mapping
 from types import NoneType
 from typing import Any, TYPE_CHECKING
 
+import torch
+
 from .. import config as inductor_config
 from .configs import CustomOpConfig, CustomOpRangeConfig
-from .numerics import NUMERICS_CHECKS, NumericsCheck
+from .numerics import NUMERICS_CHECKS
 from .ranges import as_int, check_disjoint, DimRange, ranges_from_split_points
-from .registration import Candidate, Contest, DispatchDim, RangeTable, Row
+from .registration import (
+    Candidate,
+    Contest,
+    DispatchDim,
+    RangeTable,
+    Row,
+    Split,
+    TuningOptions,
+)
 from .signatures import (
     argument_names,
     check_callable_for,
@@ -31,17 +41,59 @@ from .signatures import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import torch
-
     from .registration import InputGenFns
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
 
+def parse_op(custom_op: Any) -> torch._ops.OpOverload:
+    """Raises TypeError if it is neither a CustomOpDef nor an overload."""
+    if isinstance(custom_op, torch._library.custom_ops.CustomOpDef):
+        return custom_op._opoverload
+    if isinstance(custom_op, torch._ops.OpOverload):
+        return custom_op
+    message = f"custom_op must be a CustomOpDef or OpOverload, got {type(custom_op)}."
+    if isinstance(custom_op, torch._ops.OpOverloadPacket):
+        overloads = ", ".join(f"{custom_op}.{name}" for name in custom_op.overloads())
+        message += f" {custom_op} has overloads, give one of them: {overloads}"
+    raise TypeError(message)
+
+
+def parse_configs(
+    op: torch._ops.OpOverload, configs: Any, config_generator: Any
+) -> list[CustomOpConfig | CustomOpRangeConfig] | None:
+    """
+    The configs; None if there is a generator in their place.
+
+    Raises:
+        TypeError, ValueError: if there are both, or none, or one is of another kind.
+    """
+    if (configs is None) == (config_generator is None):
+        problem = "Must specify either" if configs is None else "Cannot specify both"
+        joint = "or" if configs is None else "and"
+        raise ValueError(
+            f"{problem} 'configs' {joint} 'config_generator' for {op}. Use "
+            "'config_generator' for shape-dependent configs."
+        )
+    if configs is None:
+        if not callable(config_generator):
+            raise TypeError(
+                f"config_generator must be callable, got {type(config_generator)}"
+            )
+        return None
+    if isinstance(configs, CustomOpRangeConfig):
+        configs = [configs]
+    if not isinstance(configs, (list, tuple)):
+        raise TypeError(f"configs must be a list or tuple, got {type(configs)}")
+    if not configs:
+        raise ValueError(f"At least one config must be provided for {op}")
+    return list(configs)
+
+
 def make_contest(
     op: torch._ops.OpOverload,
     configs: Sequence[CustomOpConfig | CustomOpRangeConfig],
-    split: tuple[DispatchDim, tuple[DimRange, ...]] | None = None,
+    split: Split | None = None,
 ) -> Contest:
     """
     Who competes where, from any form of configs.
@@ -70,8 +122,7 @@ def make_contest(
         without = [config for config, dim, _ in entries if dim is None]
         _refuse_mixture(op, without, split)
     if split:
-        dim, ranges = split
-        entries = [(c, dim, r) for r in ranges for c, _, _ in entries]
+        entries = [(c, split.dim, r) for r in split.ranges for c, _, _ in entries]
     candidates, indices = _unique_candidates([entry[0] for entry in entries])
     if not ranged and not split:
         return Contest(candidates, None)
@@ -96,7 +147,7 @@ def _entries(config: CustomOpConfig | CustomOpRangeConfig) -> list[_Entry]:
 def _refuse_mixture(
     op: torch._ops.OpOverload,
     without: Sequence[CustomOpConfig],
-    split: tuple[DispatchDim, tuple[DimRange, ...]] | None,
+    split: Split | None,
 ) -> None:
     if split:
         raise ValueError(
@@ -190,16 +241,16 @@ def check_dispatch_tensor(op: torch._ops.OpOverload, tensor_name: str) -> None:
 
 def parse_split(
     op: torch._ops.OpOverload, dispatch_on: Any, split_points: Any
-) -> tuple[tuple[DispatchDim, tuple[DimRange, ...]], int | None] | None:
+) -> tuple[Split | None, int | None]:
     """
     The form with ``dispatch_on`` and ``split_points``.
 
     Returns:
-        The dimension with its ranges, and the size that stands for the unbounded range
-        (None for the default); None if neither argument was given.
+        None if neither argument was given; and the size that stands for the unbounded
+        range, None for the default.
     """
     if dispatch_on is None and split_points is None:
-        return None
+        return None, None
     if dispatch_on is None or split_points is None:
         raise ValueError(
             "Both dispatch_on and split_points must be specified for range-based "
@@ -214,7 +265,7 @@ def parse_split(
     unbounded = _check_dispatch_on(dispatch_on)
     check_dispatch_tensor(op, dispatch_on["tensor_name"])
     dim = DispatchDim(dispatch_on["tensor_name"], dispatch_on["dim"])
-    return (dim, ranges_from_split_points(split_points)), unbounded
+    return Split(dim, ranges_from_split_points(split_points)), unbounded
 
 
 _DISPATCH_ON_KEYS = ("tensor_name", "dim", "range_upper_bound", "unbounded_size")
@@ -246,7 +297,40 @@ def _check_dispatch_on(dispatch_on: dict[str, Any]) -> int | None:
     return dispatch_on.get("range_upper_bound", dispatch_on.get("unbounded_size"))
 
 
-def check_input_gen_fns(op: torch._ops.OpOverload, input_gen_fns: Any) -> InputGenFns:
+def parse_options(
+    op: torch._ops.OpOverload,
+    *,
+    input_gen_fns: Any,
+    min_speedup_threshold: Any,
+    benchmark_with_cudagraphs: Any,
+    include_fallback: Any = True,
+    unbounded_size: int | None = None,
+    representative_sizes: Any = None,
+    numerics_check: Any = "off",
+) -> TuningOptions:
+    """
+    Args:
+        unbounded_size: checked already; the others as users pass them.
+
+    Raises:
+        TypeError, ValueError: if one is not as described.
+    """
+    _check_min_speedup_threshold(op, min_speedup_threshold)
+    _check_switch(op, "benchmark_with_cudagraphs", benchmark_with_cudagraphs)
+    _check_switch(op, "include_fallback", include_fallback)
+    _check_numerics_check(op, numerics_check)
+    return TuningOptions(
+        input_gen_fns=_input_gen_fns(op, input_gen_fns),
+        min_speedup_threshold=min_speedup_threshold,
+        benchmark_with_cudagraphs=benchmark_with_cudagraphs,
+        include_fallback=include_fallback,
+        unbounded_size=unbounded_size,
+        representative_sizes=_representative_sizes(op, representative_sizes),
+        numerics_check=numerics_check,
+    )
+
+
+def _input_gen_fns(op: torch._ops.OpOverload, input_gen_fns: Any) -> InputGenFns:
     """
     Raises ValueError or TypeError for a name that the op lacks or a non-callable; warns of
     one that is never called.
@@ -281,9 +365,7 @@ def check_input_gen_fns(op: torch._ops.OpOverload, input_gen_fns: Any) -> InputG
     return dict(input_gen_fns or {})
 
 
-def check_representative_sizes(
-    op: torch._ops.OpOverload, sizes: Any
-) -> tuple[int, ...]:
+def _representative_sizes(op: torch._ops.OpOverload, sizes: Any) -> tuple[int, ...]:
     """Raises TypeError if it is no list, ValueError if it is empty or one is not a size."""
     if sizes is None:
         return ()
@@ -331,24 +413,19 @@ def _is_config(name: str) -> bool:
     return True
 
 
-def check_numerics_check(op: torch._ops.OpOverload, value: Any) -> NumericsCheck:
-    """Raises ValueError if it is none of NUMERICS_CHECKS."""
+def _check_numerics_check(op: torch._ops.OpOverload, value: Any) -> None:
     if value not in NUMERICS_CHECKS:
         raise ValueError(
             f"numerics_check of {op} must be one of {list(NUMERICS_CHECKS)}, got {value!r}"
         )
-    return value
 
 
-def check_switch(op: torch._ops.OpOverload, name: str, value: Any) -> bool:
-    """Raises TypeError if it is neither True nor False."""
+def _check_switch(op: torch._ops.OpOverload, name: str, value: Any) -> None:
     if not isinstance(value, bool):
         raise TypeError(f"{name} of {op} must be True or False, got {value!r}")
-    return value
 
 
-def check_min_speedup_threshold(op: torch._ops.OpOverload, value: Any) -> None:
-    """Raises ValueError if it is not a number of at least 0."""
+def _check_min_speedup_threshold(op: torch._ops.OpOverload, value: Any) -> None:
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if not is_number or not float(value) >= 0:
         raise ValueError(

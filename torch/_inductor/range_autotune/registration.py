@@ -98,6 +98,14 @@ class RangeTable:
 
 
 @dataclasses.dataclass(frozen=True)
+class Split:
+    """Ranges of a size in all of which all configs compete."""
+
+    dim: DispatchDim
+    ranges: tuple[DimRange, ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class Contest:
     """The candidates and, if the choice depends on a size, where each competes."""
 
@@ -138,7 +146,7 @@ class Registration:
 
     Args:
         contest: None where ``config_generator`` makes it at compile time.
-        split: the dispatch dimension and ranges that generated configs compete in.
+        split: where all configs compete, in the form with ``split_points``.
         joins: those of ops in a row that are decided together here; ``op`` is of the first.
     """
 
@@ -147,7 +155,7 @@ class Registration:
     contest: Contest | None
     options: TuningOptions
     config_generator: ConfigGenerator | None = None
-    split: tuple[DispatchDim, tuple[DimRange, ...]] | None = None
+    split: Split | None = None
     joins: tuple[Registration, ...] = ()
 
     @functools.cached_property
@@ -162,4 +170,4 @@ class Registration:
         """What is dispatched on, as far as it is known before configs are generated."""
         if self.contest is not None and self.contest.table is not None:
             return self.contest.table.dim
-        return None if self.split is None else self.split[0]
+        return None if self.split is None else self.split.dim
