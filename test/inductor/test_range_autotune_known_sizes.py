@@ -141,12 +141,16 @@ class TestKnowing(SymbolicTestCase):
         with knowing(None):
             self.assertEqual(self.shape_env.var_to_range, before)
 
-    def test_where_hints_count_as_answers(self):
+    def test_where_torch_asserts_that_answers_are_the_hints(self):
+        size = self.shape_env.create_symintnode(self.s0, hint=100)
         with (
             symbolic_config.patch(backed_size_oblivious=True),
             within(self.s0, 0, 17),
+            frozen_shapes(),
         ):
-            self.assertFalse(self.knows(sympy.Lt(self.s0, 17)))
+            self.assertTrue(size < 17)
+            with self.assertRaises(_ShapeEnvGuardError):
+                bool(size < 16)
 
 
 def few(x):
@@ -156,6 +160,10 @@ def few(x):
 
 def many(x):
     return x + 2 if x.shape[0] >= 64 else x.clone()
+
+
+def few_or_many(x):
+    return few(x) if x.shape[0] < 64 else many(x)
 
 
 def first(x):
@@ -201,6 +209,23 @@ class TestCompiled(AutotuneTestCase):
             compiled = compile_at(self.few_and_many(), ramp(hint, 4))
         self.assert_markers(compiled, MARKERS)
         self.assertEqual(counters["inductor"]["custom_op_decomp_guard_skips"], 0)
+
+    @parametrize("hint", (32, 128))
+    def test_oblivious_sizes(self, hint):
+        """One graph for sizes 0 and 1, too; whoever asks is traced for each answer."""
+        op = identity_op()
+        ranges = [(0, 128), (128, math.inf)]
+        register_custom_op_autotuning(
+            op, configs=[CustomOpRangeConfig("x", 0, ranges, [few_or_many])]
+        )
+        logger = logging.getLogger("torch._inductor.kernel.custom_op")
+        with (
+            symbolic_config.patch(backed_size_oblivious=True),
+            made_up_times(fastest),
+            self.assertNoLogs(logger, logging.WARNING),
+        ):
+            compiled = compile_at(op, ramp(hint, 4))
+        self.assert_markers(compiled, {0: 1, 1: 1, **MARKERS})
 
     def test_not_elsewhere(self):
         op = self.registered((few, (0, 65)), (many, (65, 200)))

@@ -122,7 +122,11 @@ def _answering(shape_env: ShapeEnv) -> Iterator[None]:
     """Without a guard, what holds whatever the sizes are."""
 
     def answer(expr: sympy.Basic, *args: Any, **kwargs: Any) -> sympy.Basic:
-        known = _holds(expr, shape_env)
+        # Where sizes are oblivious, torch asserts that what it knows is as at their hints,
+        # which may be of another range.
+        known = shape_env._maybe_evaluate_static(expr)
+        if known is None:
+            known = _holds(expr, shape_env)
         if known is not None:
             return sympy.sympify(known)
         try:

@@ -14,7 +14,6 @@ import math
 from typing import TYPE_CHECKING
 
 import sympy
-from torch.fx.experimental import _config as symbolic_config
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils._sympy.functions import FloorDiv
 from torch.utils._sympy.numbers import int_oo
@@ -56,8 +55,7 @@ def knowing(known: KnownSize | None) -> AbstractContextManager[None]:
     values of that; of others, such as a sum or a product of two, it is known which values they
     have.
     """
-    # Answers must be the hints' there, which may be of another range.
-    if known is None or symbolic_config.backed_size_oblivious:
+    if known is None:
         return contextlib.nullcontext()
     size, sizes = replaced(known.size), known.sizes
     if not size.free_symbols:
