@@ -316,6 +316,22 @@ class TestCompiled(AutotuneTestCase):
         where = "op: candidate 'few' is left out in range [64, inf): AssertionError"
         self.assertIn(where, record.getMessage())
 
+    def test_reason_is_what_no_cut_answers(self):
+        def even(x):
+            marker = 1 if x.shape[0] < 64 else 2
+            return x if x.shape[0] % 2 else x + marker
+
+        op = identity_op()
+        configs = [CustomOpRangeConfig("x", 0, [(0, math.inf)], [even])]
+        register_custom_op_autotuning(op, configs=configs, name="op")
+        with (
+            made_up_times(fastest),
+            self.assertLogs("torch._inductor.kernel.custom_op", "WARNING") as logs,
+        ):
+            compile_at(op, ramp(100, 4))
+        (record,) = logs.records
+        self.assertRegex(record.getMessage(), r"guards on a size, .*(Mod|%)")
+
     def test_nothing_is_known_of_a_range_without_sizes(self):
         """It is measured at the model's size, which its code need not hold for."""
 
