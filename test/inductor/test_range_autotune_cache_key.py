@@ -70,6 +70,10 @@ def key_of(implementation):
     return fingerprint(register(Contest((Candidate("impl", implementation),), None)))
 
 
+# Has imported by now what compiling imports: `written` restores `sys.modules`.
+torch.compile(impl)
+
+
 def written(source, value):
     """``impl`` as a module with this source has it, with VALUE in place."""
     source = textwrap.dedent(source).replace("VALUE", str(value))
@@ -415,6 +419,23 @@ COUNTS = {
         def impl(x):
             return x + VALUE
         """,
+    "function_that_is_compiled": """
+        @torch.compile
+        def impl(x):
+            return x + VALUE
+        """,
+    "function_that_is_not_compiled": """
+        @torch.compiler.disable
+        def impl(x):
+            return x + VALUE
+        """,
+    "function_around_one_that_is_not_compiled": """
+        import functools
+        disabled = torch.compiler.disable(torch.nn.functional.silu)
+        @functools.wraps(disabled)
+        def impl(x):
+            return x + VALUE
+        """,
     "function_that_torch_makes": """
         impl = torch.vmap(torch.nn.functional.silu, in_dims=VALUE)
         """,
@@ -440,6 +461,12 @@ COUNTS = {
         def impl(x):
             import {HELPERS} as lazily
             return lazily.scale(x)
+        """,
+    "module_by_a_name_in_a_global": f"""
+        import sys
+        __name__ = "{HELPERS}"
+        def impl(x):
+            return sys.modules[__name__].scale(x)
         """,
     "module_in_a_closure": """
         def make(module):

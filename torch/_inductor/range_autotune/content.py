@@ -65,7 +65,13 @@ _LIBRARIES = frozenset(
 _OF_ENVIRONMENT = ("environ", "getenv")
 _LOOK_UP_MODULES = frozenset({"modules", "import_module", "__import__"})
 # Attributes that decorators copy, and that do not change what an object computes.
-_DOCUMENTATION = ("__doc__", "__annotations__", "__annotate__", "__type_params__")
+_COPIED = (
+    "__doc__",
+    "__annotations__",
+    "__annotate__",
+    "__type_params__",
+    "_torchdynamo_wrapper_id",
+)
 _TORCH_VALUES = (
     torch.dtype,
     torch.device,
@@ -208,7 +214,7 @@ def _is_slot(member: Any) -> bool:
 
 
 def _own_attributes(attributes: dict[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in attributes.items() if k not in _DOCUMENTATION}
+    return {k: v for k, v in attributes.items() if k not in _COPIED}
 
 
 def _pickled_parts(value: Any) -> tuple[Any, ...] | str:
@@ -401,13 +407,15 @@ def _(value: functools.cached_property, seen: _Seen) -> Any:  # type: ignore[typ
 
 @_content.register
 def _(value: types.FunctionType, seen: _Seen) -> Any:
+    if (wrapped := _wrapped_for_dynamo(value)) is not None:
+        return _content(wrapped, seen)
     name = _qualified_name(value)
     if is_library(value) and (not value.__closure__ or _is_in_its_module(value)):
         return ("function", name)
     if (number := seen.number(value)) is not None:
         return ("seen", number)
     code = value.__code__
-    names, strings = names_in(code), strings_in(code)
+    names, strings = names_in(code), strings_in(code) | _strings_read(value)
     seen.names.met |= names | strings
     seen.names.of_environment |= not names.isdisjoint(_OF_ENVIRONMENT)
     by_string = _named_by_strings(value, names, strings)
@@ -425,10 +433,25 @@ def _(value: types.FunctionType, seen: _Seen) -> Any:
         (statement, _imported(statement, value.__globals__, names, seen))
         for statement in imports(code)
     ]
-    own = _content(vars(value), seen)
+    own = _content(_own_attributes(vars(value)), seen)
     ops = [_content(_bodies_of_named(op), seen) for op in _ops_named(names)]
     reads = (cells, defaults, found, imported, own, ops)
     return ("function", name, _code(code), reads)
+
+
+def _wrapped_for_dynamo(function: types.FunctionType) -> Any:
+    """
+    What ``torch.compile`` or ``torch.compiler.disable`` was given to make a function, and
+    what it computes; None of others. Theirs have state and numbers of the process.
+    """
+    is_dynamo = function.__globals__.get("__name__") == "torch._dynamo.eval_frame"
+    return vars(function).get("_torchdynamo_orig_callable") if is_dynamo else None
+
+
+def _strings_read(function: types.FunctionType) -> frozenset[str]:
+    """Values of globals and closed-over names that are strings, such as ``__name__``."""
+    read = (*globals_read(function).values(), *closed_over(function))
+    return frozenset(value for value in read if isinstance(value, str))
 
 
 def _named_by_strings(
