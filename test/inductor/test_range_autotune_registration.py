@@ -267,6 +267,20 @@ class TestCandidates(OpTestCase):
         self.assertEqual(first.name, "long(chunk=Tensor)")
         self.assertEqual(second.name, "long(chunk=Tensor)#2")
 
+    def test_implementations_that_have_no_plain_truth(self):
+        @dataclasses.dataclass
+        class Scale:
+            table: torch.Tensor
+
+            def __call__(self, x, weight):
+                return x * weight * self.table
+
+        first = Scale(torch.ones(2))
+        candidates = self.candidates(
+            on((0, 8), first), on((8, 16), first), on((16, 32), Scale(torch.ones(2)))
+        )
+        self.assertEqual([c.name for c in candidates], ["Scale", "Scale#2"])
+
     def test_a_config_given_twice_competes_once(self):
         registration = self.register(scaled, [on((0, 8)), on((0, 8))])
         self.assertExpectedInline(
@@ -669,6 +683,12 @@ class TestErrors(OpTestCase):
         )
         message = self.refused(TypeError, benchmark_with_cudagraphs=None)
         self.assertIn("benchmark_with_cudagraphs of", message)
+
+    def test_name_that_is_no_string(self):
+        self.assertExpectedInline(
+            self.refused(TypeError, name=3),
+            """name of range_autotune_registration.scaled.default must be a string, got 3""",
+        )
 
     def test_no_representative_sizes(self):
         self.assertExpectedInline(

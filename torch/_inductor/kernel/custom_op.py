@@ -23,6 +23,7 @@ from torch._inductor.range_autotune.parsing import (
     check_not_mutating,
     make_contest,
     parse_configs,
+    parse_name,
     parse_op,
     parse_options,
     parse_split,
@@ -150,7 +151,7 @@ def register_custom_op_autotuning(
     configs = parse_configs(op, configs, config_generator)
     registration = Registration(
         op=op,
-        name=name or f"{op._name}_autotuned",
+        name=parse_name(op, name),
         contest=None if configs is None else make_contest(op, configs, split),
         options=parse_options(
             op,

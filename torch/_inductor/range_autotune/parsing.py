@@ -59,6 +59,13 @@ def parse_op(custom_op: Any) -> torch._ops.OpOverload:
     raise TypeError(message)
 
 
+def parse_name(op: torch._ops.OpOverload, name: Any) -> str:
+    """The name in logs, by default the op's; raises TypeError if it is no string."""
+    if not isinstance(name, str | NoneType):
+        raise TypeError(f"name of {op} must be a string, got {name!r}")
+    return name or f"{op._name}_autotuned"
+
+
 def parse_configs(
     op: torch._ops.OpOverload, configs: Any, config_generator: Any
 ) -> list[CustomOpConfig | CustomOpRangeConfig] | None:

@@ -51,15 +51,15 @@ class Candidate:
     parts: tuple[Candidate, ...] = ()
 
     def does_the_same_as(self, other: Candidate) -> bool:
-        """Equal but for the name."""
+        """Equal but for the name, as far as it is known."""
         return (
-            self.impl == other.impl
+            same_value(self.impl, other.impl)
             and self.params.keys() == other.params.keys()
             and all(
                 type(v) is type(other.params[k]) and same_value(v, other.params[k])
                 for k, v in self.params.items()
             )
-            and self.config_patches == other.config_patches
+            and same_value(self.config_patches, other.config_patches)
         )
 
 
