@@ -205,6 +205,9 @@ class TestEntries(CacheTestCase):
             file_content('{"ms": "fast", "error": 0.0}'),
             file_content('{"ms": NaN, "error": 0.0}'),
             file_content('{"ms": -1.0, "error": 0.0}'),
+            file_content(f'{{"ms": {10**400}, "error": 0.0}}'),
+            file_content('{"ms": 1.0, "error": 0.0, "mismatch": [1]}'),
+            file_content("{}").replace("null", "1"),
             "no UTF-8: \xff",
         ),
     )

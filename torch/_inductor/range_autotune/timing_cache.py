@@ -20,6 +20,7 @@ import math
 import pathlib
 import platform
 from itertools import chain
+from types import NoneType
 from typing import Any, TYPE_CHECKING
 
 from torch._dynamo.utils import counters
@@ -58,6 +59,7 @@ _UNREADABLE = (
     TypeError,
     KeyError,
     AttributeError,
+    OverflowError,
     RecursionError,
 )
 _CPU_INFO = pathlib.Path("/proc/cpuinfo")  # Linux has it
@@ -404,7 +406,7 @@ def _read(path: pathlib.Path, candidates: Mapping[int, str]) -> Entry | None:
         return Entry(
             {i: time for i, time in times.items() if time is not None},
             {i: c for i, known in saved.items() for c in _comparisons_from_json(known)},
-            content["not_measured"],
+            _text_or_none(content["not_measured"]),
             frozenset(i for i, known in saved.items() if "out" in known),
         )
     except _UNREADABLE:
@@ -426,4 +428,10 @@ def _comparisons_from_json(saved: Mapping[str, Any]) -> list[Comparison]:
     """None or one."""
     if "not_compared" in saved:
         return [Failure(str(saved["not_compared"]))]
-    return [saved["mismatch"]] if "mismatch" in saved else []
+    return [_text_or_none(saved["mismatch"])] if "mismatch" in saved else []
+
+
+def _text_or_none(saved: Any) -> str | None:
+    if not isinstance(saved, str | NoneType):
+        raise TypeError(f"{saved} is no text")
+    return saved
