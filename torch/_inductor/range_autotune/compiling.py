@@ -15,6 +15,7 @@ from torch.fx import GraphModule
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from .candidate_indices import FALLBACK_INDEX
+from .compiled_graph import known_tunings, outermost_graph
 from .cpp_units import compile_together, CppKernel, is_full, kernels_of
 from .guards import is_about_index_width
 from .kernel_config_names import content_name
@@ -23,7 +24,6 @@ from .limits import call_within, fulfil, LimitedExecutor, time_limit_s
 from .subgraph_module import generate_module, SubgraphModule
 from .threads import autotune_threads, is_compiled_by_workers, loads_in_any_thread
 from .times import Failure, failure_of
-from .tuning import known_tunings, outermost_graph
 
 
 if TYPE_CHECKING:
@@ -45,10 +45,9 @@ _HANDOVER_S = 0.05
 
 def has_autotuned_op() -> bool:
     """Whether the graph being compiled has an autotuned op, or is a candidate of one."""
-    graph = outermost_graph()
-    module = graph.module
+    module = outermost_graph().module
     candidate = isinstance(module, GraphModule) and _IS_CANDIDATE in module.meta
-    return candidate or bool(known_tunings(graph))
+    return candidate or bool(known_tunings())
 
 
 def kernel_suffix(source: str) -> str | None:

@@ -20,12 +20,12 @@ import torch
 
 from ..codegen.subgraph import copied
 from .collectives import several_ranks
+from .compiled_graph import known_tunings
 from .control_flow import all_nodes
 from .errors import one_line
 from .limits import is_out_of_memory
 from .stale_code import registration_of, without_registrations
 from .subgraph_module import TrustsInputs
-from .tuning import known_tunings, outermost_graph
 
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def making_choices(graph: GraphLowering) -> Iterator[None]:
         return
     made.clear()
     yield
-    if known_tunings(outermost_graph()):
+    if known_tunings():
         made.append(True)
 
 

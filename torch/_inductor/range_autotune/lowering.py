@@ -21,6 +21,7 @@ from . import compiling
 from .call_site import CallSite, CONJUGATED, NotTunable
 from .candidate_indices import FALLBACK_INDEX
 from .collectives import has_collective
+from .compiled_graph import known_tunings
 from .content import Unhashable
 from .deferred import defer, lowered_as_not_registered, lowered_as_registered
 from .dispatch import emit_dispatch, emit_winner, with_strides_of
@@ -39,7 +40,6 @@ from .regions import form_regions
 from .report import log_header, log_kernel_configs, log_winners
 from .size_points import hint, size_bounds
 from .stale_code import note_lowered
-from .tuning import known_tunings, outermost_graph, Tuning
 from .winners import choose_winners, Winner
 
 
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
     from .candidates import TracedCandidate
     from .registration import Registration
+    from .tuning import Tuning
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
@@ -197,7 +198,7 @@ def _tuning_of(registration: Registration, site: CallSite) -> Tuning:
     Of equal ones only the first is traced, compiled and measured.
     """
     key = _call_site_key(registration, site) or object()
-    known = known_tunings(outermost_graph())
+    known = known_tunings()
     if key in known:
         same = as_for(known[key], site)
         if same is not None:
@@ -244,7 +245,7 @@ def _measure_and_choose(tuning: Tuning) -> tuple[Segment[Winner], ...]:
         return (Segment(tuning.bounds, Winner(FALLBACK_INDEX)),)
     if not tuning.measured:
         with as_current(tuning.device), preserve_rng_state(), _as_compiled_code():
-            measure_ranges(tuning, known_tunings(outermost_graph()).values())
+            measure_ranges(tuning, known_tunings().values())
         if tuning.device.type != "cpu":
             torch.get_device_module(tuning.device).empty_cache()
     winners = choose_winners(tuning.measured, tuning.choice_rules())

@@ -16,22 +16,19 @@ from .candidate_indices import (
     PLAIN_NAME,
 )
 from .candidates import Rejection, TracedCandidate
+from .compiled_graph import told_left_out
 from .report import warn_left_out
 from .times import Failure
 from .timing_cache import candidate_text
-from .tuning import outermost_graph
 
 
 if TYPE_CHECKING:
-    from ..graph import GraphLowering
     from .call_site import CallSite
     from .ranges import DimRange
     from .registration import Candidate, Registration
     from .subgraph_module import SubgraphModule
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
-
-_TOLD = "_custom_op_candidates_left_out"
 
 LEFT_OUT_ELSEWHERE = Failure("another rank has left it out")
 
@@ -271,7 +268,7 @@ class Standing:
         if self.untold is not None:
             self.untold.append((rejection, where))
             return
-        told = _told(outermost_graph())
+        told = told_left_out()
         bad = {
             (str(self.site.calls[i].op), name, rejection.reason, where)
             for i, name in _parts(rejection.candidate) - self._parts_left(where)
@@ -291,11 +288,6 @@ class Standing:
         if index not in self.texts:
             self.texts[index] = candidate_text(self.traced[index])
         return self.texts[index]
-
-
-def _told(graph: GraphLowering) -> set[tuple[str, str, str, DimRange | None]]:
-    """Whom a user was warned of in a graph: op, candidate, reason, and range if one."""
-    return vars(graph).setdefault(_TOLD, set())
 
 
 def _parts(candidate: Candidate) -> set[tuple[int, str]]:

@@ -80,8 +80,9 @@ def trace_candidates(tuning: Tuning) -> None:
             in_pieces[index] = pieces
             edges |= _edges(r for p in pieces if p.is_traced for r in p.ranges)
         else:
-            # Of the first part, if in parts: what is wrong with it apart from that it asks.
-            standing.warn(reasons[0])
+            # If in parts, of the first one: what is wrong with it behind what a cut answers.
+            is_answered = reasons[0].question != whole.result.question
+            standing.warn(reasons[0] if is_answered else whole.result)
     if in_pieces:
         _cut_ranges(standing, sorted(edges))
         _take_apart(standing, in_pieces)

@@ -6,7 +6,6 @@ import dataclasses
 from typing import Any, TYPE_CHECKING
 
 from .. import config
-from ..virtualized import V
 from .apart import fusion_speedup_threshold
 from .candidate_indices import APART, FALLBACK_INDEX, kind_of_variant, PLAIN_INDEX
 from .winners import ChoiceRules
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
     import torch
 
-    from ..graph import GraphLowering
     from .call_site import CallSite
     from .contract import Outputs
     from .dispatch import Branches
@@ -29,10 +27,6 @@ if TYPE_CHECKING:
     from .standing import Standing
     from .times import RangeTimes
     from .winners import KernelConfigs, Winner
-
-# Where a graph keeps what was found out for its call sites. That refers to the graph, and
-# Inductor keeps shape environments for long: no table of ours or theirs would let it go.
-_KNOWN = "_custom_op_tunings"
 
 
 @dataclasses.dataclass
@@ -116,16 +110,3 @@ class Tuning:
             force=config.test_configs.force_custom_op_decomposition,
             merge=not config.test_configs.force_no_impl_grouping,
         )
-
-
-def outermost_graph() -> GraphLowering:
-    """The graph that is being compiled, or the one that has it for a branch."""
-    graph = V.graph
-    while parent := getattr(graph, "parent", None):
-        graph = parent
-    return graph
-
-
-def known_tunings(graph: GraphLowering) -> dict[Any, Tuning]:
-    """What there was to decide in a graph and its branches as yet, by call site."""
-    return vars(graph).setdefault(_KNOWN, {})
