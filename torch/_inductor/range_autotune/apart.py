@@ -9,7 +9,6 @@ from typing import Any, TYPE_CHECKING
 
 import torch
 
-from .. import config
 from ..virtualized import V
 
 
@@ -21,23 +20,6 @@ _library = torch.library.Library(NAMESPACE, "DEF")
 _library.define("value(Tensor x) -> Tensor")
 # Where a graph keeps the names of buffers that are a boundary.
 _NAMES = "_custom_op_boundaries"
-
-
-def fusion_speedup_threshold() -> float | None:
-    """
-    What fusing must gain by Inductor's config, as a ratio of times; None: not measured.
-
-    Raises:
-        ValueError: if the setting is neither that nor a positive number.
-    """
-    threshold: Any = config.fusion_speedup_threshold
-    is_number = isinstance(threshold, (int, float)) and not isinstance(threshold, bool)
-    if threshold is None or (is_number and threshold > 0):
-        return threshold
-    raise ValueError(
-        "torch._inductor.config.fusion_speedup_threshold must be a positive number, or "
-        f"None to fuse without measuring, got {threshold!r}"
-    )
 
 
 def keep_apart(x: torch.Tensor) -> torch.Tensor:

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import Any, TYPE_CHECKING
+
+from torch.utils import _pytree as pytree
 
 from .calls import inputs_at
-from .candidate_indices import FALLBACK_INDEX
+from .candidate_calls import call_of_candidate
+from .candidate_indices import FALLBACK, FALLBACK_INDEX
 from .limits import call_candidate
 from .numerics import find_mismatch
 from .ranks import common_comparisons
-from .second_opinion import find_mismatch_of_ops
 from .times import Failure, failure_of
 
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     import torch
 
+    from .call_site import CallSite
     from .calls import Runners
     from .numerics import Comparison
+    from .registration import Candidate
     from .size_points import SizePoint
     from .tuning import Tuning
 
@@ -54,17 +58,47 @@ def compare(
 def _without_neighbours(
     tuning: Tuning, index: int, point: SizePoint, mismatch: str
 ) -> Comparison:
-    """Whether results that differ do so before neighbours make something of them."""
+    """
+    Whether results that differ do so before neighbours make something of them: rounded to
+    integers behind the op, two sums in another order may be a whole step apart.
+    """
     site, candidate = tuning.site, tuning.standing.traced[index].candidate
 
     def call_ops() -> Comparison:
-        return find_mismatch_of_ops(candidate, site, inputs_at(tuning, point))
+        return _find_mismatch_of_ops(candidate, site, inputs_at(tuning, point))
 
     try:
         return call_candidate(call_ops)
     except Exception as e:
         log.debug("%s: no second opinion", tuning.name, exc_info=e)
         return mismatch
+
+
+def _find_mismatch_of_ops(
+    candidate: Candidate, site: CallSite, leaves: Sequence[Any]
+) -> str | None:
+    """
+    What is wrong with what a candidate's implementations return, called eagerly with what
+    the ops are called with among their neighbours; None if nothing.
+
+    Args:
+        leaves: concrete, in place of the site's inputs.
+    """
+    found: list[str] = []
+
+    def compared(part: Candidate, call: CallSite) -> Callable[[dict[str, Any]], Any]:
+        def call_op(values: dict[str, Any]) -> Any:
+            expected = call_of_candidate(FALLBACK, call)(values)
+            actual = call_of_candidate(part, call)(values)
+            both = (pytree.tree_leaves(x) for x in (actual, expected))
+            if mismatch := find_mismatch(*both):
+                found.append(mismatch)
+            return expected
+
+        return call_op
+
+    site.run(leaves, *map(compared, candidate.parts or (candidate,), site.calls))
+    return found[0] if found else None
 
 
 def _results_of_op(runners: Runners) -> list[torch.Tensor] | Failure:

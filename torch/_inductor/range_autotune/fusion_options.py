@@ -1,6 +1,8 @@
-"""What Inductor's config says about which neighbours join an op."""
+"""What Inductor's config says about fusing an op with its neighbours."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from .. import config
 
@@ -26,3 +28,20 @@ def fusion_types() -> tuple[str, ...]:
 def most_steps() -> int:
     """How many nodes may lie in a row from a call to the end of its region."""
     return config.max_fusion_depth if config.enable_recursive_fusion else 1
+
+
+def fusion_speedup_threshold() -> float | None:
+    """
+    What fusing must gain by Inductor's config, as a ratio of times; None: not measured.
+
+    Raises:
+        ValueError: if the setting is neither that nor a positive number.
+    """
+    threshold: Any = config.fusion_speedup_threshold
+    is_number = isinstance(threshold, (int, float)) and not isinstance(threshold, bool)
+    if threshold is None or (is_number and threshold > 0):
+        return threshold
+    raise ValueError(
+        "torch._inductor.config.fusion_speedup_threshold must be a positive number, or "
+        f"None to fuse without measuring, got {threshold!r}"
+    )

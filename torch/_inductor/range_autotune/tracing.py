@@ -8,7 +8,6 @@ import logging
 import math
 from typing import TYPE_CHECKING
 
-from .apart import fusion_speedup_threshold
 from .candidate_indices import (
     APART,
     AS_WRITTEN,
@@ -18,6 +17,7 @@ from .candidate_indices import (
     PLAIN_INDEX,
 )
 from .candidates import Rejection, trace_candidate, trace_plain, TracedCandidate
+from .fusion_options import fusion_speedup_threshold
 from .kernel_forms import with_persistent_reductions
 from .known_sizes import is_compound, KnownSize
 from .measuring_points import has_points

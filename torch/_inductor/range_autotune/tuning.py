@@ -6,8 +6,8 @@ import dataclasses
 from typing import Any, TYPE_CHECKING
 
 from .. import config
-from .apart import fusion_speedup_threshold
 from .candidate_indices import APART, FALLBACK_INDEX, kind_of_variant, PLAIN_INDEX
+from .fusion_options import fusion_speedup_threshold
 from .winners import ChoiceRules
 
 
