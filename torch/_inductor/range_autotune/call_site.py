@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any, TYPE_CHECKING
 
 import sympy
@@ -77,7 +78,7 @@ class CallSite:
     call: torch.fx.Node | None = None
     following: tuple[CallSite, ...] = ()
 
-    @property
+    @functools.cached_property
     def written(self) -> dict[int, int]:
         """Outputs that are written to inputs: by index the input's."""
         return {} if self.body is None else written_outputs(self.body)
@@ -99,12 +100,12 @@ class CallSite:
             both.insert(i, self.inputs[at])
         return both
 
-    @property
+    @functools.cached_property
     def updated(self) -> set[int]:
         """The indices of inputs that are read and written to."""
         return set() if self.body is None else updated_inputs(self.body)
 
-    @property
+    @functools.cached_property
     def places(self) -> dict[int, list[sympy.Expr]]:
         """Inputs that tell where to read or write; by index how many places there may be."""
         places = {} if self.body is None else places_given(self.body)
@@ -264,7 +265,7 @@ class CallSite:
         return [expr for leaf in self.inputs for expr in exprs_of(leaf)]
 
     def symbols(self) -> list[sympy.Symbol]:
-        """All symbols in the inputs\' sizes, strides and offsets, sorted."""
+        """All symbols in the inputs' sizes, strides and offsets, sorted."""
         return free_symbols(self.inputs)
 
     def layout_text(self, symbols: SymbolNames) -> str:
