@@ -2,6 +2,7 @@
 """Tests of ``torch._inductor.range_autotune.rounded_sizes``: what holds for all sizes."""
 
 import itertools
+import logging
 import math
 from types import SimpleNamespace
 
@@ -9,7 +10,15 @@ import sympy
 import torch.nn.functional as F
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from test_custom_op_autotune import AutotuneTestCase, compile_at, identity_op, ramp
+from test_custom_op_autotune import (
+    AutotuneTestCase,
+    compile_at,
+    define_op,
+    identity_op,
+    made_up_times,
+    no_recompile,
+    ramp,
+)
 from torch._dynamo.utils import counters
 from torch._inductor.test_case import run_tests, TestCase
 from torch.testing._internal.common_utils import (
@@ -28,8 +37,10 @@ from torch.utils._sympy.functions import (
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
 
+import torch
 from torch._inductor.kernel.custom_op import (
     CustomOpConfig,
+    CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
 from torch._inductor.range_autotune.rounded_sizes import holds, holds_of_compound
@@ -41,11 +52,13 @@ RELATIONS = (sympy.Le, sympy.Lt, sympy.Ge, sympy.Gt, sympy.Eq, sympy.Ne)
 integers = st.integers(-20, 20)
 
 
-def sizes(**ranges):
+def sizes(divisible=(), **ranges):
     """What is asked of a shape environment, of sizes with such first and last values."""
     known = {sympy.Symbol(n, integer=True, positive=True): r for n, r in ranges.items()}
     values = {symbol: ValueRanges(*r) for symbol, r in known.items()}
-    return SimpleNamespace(var_to_range=values, replace=lambda expr: expr)
+    return SimpleNamespace(
+        var_to_range=values, replace=lambda expr: expr, divisible=divisible
+    )
 
 
 ANY = sizes(s=(2, int_oo), t=(2, 100))
@@ -88,6 +101,25 @@ class TestHolds(TestCase):
     )
     def test_true(self, condition):
         self.assertIs(holds(condition, ANY), True)
+
+    @parametrize(
+        "condition",
+        (
+            sympy.Eq(Mod(4 * S, 64), 0),
+            sympy.Eq(Mod(4 * S * T, 64 * T), 0),
+            sympy.Eq(4 * S, 64 * FloorDiv(S, 16)),
+            sympy.Eq(FloorDiv(S, FloorDiv(S, 16)), 16),
+            FloorDiv(S, 16) >= 1,
+            S - FloorDiv(S, 16) >= 15,
+        ),
+    )
+    @parametrize("known", (Mod(S, 16), Mod(4 * S, 64), Mod(6 * S, 32)))
+    def test_of_a_multiple(self, condition, known):
+        multiple, any_size = (sizes(d, s=(2, 100), t=(2, 9)) for d in ({known}, ()))
+        self.assertIs(holds(condition, multiple), True)
+        self.assertIsNone(holds(condition, any_size))
+        for other in (sympy.Eq(Mod(S, 32), 0), FloorDiv(S, 16) > 1):
+            self.assertIsNone(holds(other, multiple))
 
     @parametrize(
         "condition",
@@ -232,6 +264,41 @@ class TestCandidates(AutotuneTestCase):
         self.assert_like_eager(
             lambda x: (x + 1) * 2, compiled, lambda n: (ramp(first + n, 4),)
         )
+
+    def test_those_that_work_on_whole_blocks(self):
+        """Where the model says that there is no other; who asks if it is one is answered."""
+
+        def averaged(x: torch.Tensor) -> torch.Tensor:
+            blocks = x.reshape(2, x.shape[1] // 16, 16, 4)
+            return (blocks - blocks.mean(2, keepdim=True)).reshape(x.shape)
+
+        def by_view(x):
+            blocks = x.view(2, -1, 16, 4)
+            return (blocks - blocks.sum(2, keepdim=True) / 16).view(x.shape)
+
+        def by_flattening(x):
+            blocks = x.unflatten(1, (-1, 16))
+            return (blocks - blocks.mean(2, keepdim=True)).flatten(1, 2)
+
+        op = define_op(averaged, torch.empty_like)
+        ranges = [(0, 512), (512, math.inf)]
+        configs = [CustomOpRangeConfig("x", 1, ranges, [by_view, by_flattening])]
+        register_custom_op_autotuning(op, configs=configs)
+
+        def model(x):
+            torch._check(x.shape[1] % 16 == 0)
+            return op(x * 2) + 1
+
+        logger = logging.getLogger("torch._inductor.kernel.custom_op")
+        with (
+            made_up_times(lambda size, index: 1.0 if index >= 0 else 2.0, dim=1),
+            self.assertNoLogs(logger, logging.WARNING),
+        ):
+            compiled = compile_at(model, ramp(2, 128, 4), dims=((0, 1),))
+        for blocks in (1, 2, 3, 31, 32, 100):
+            x = ramp(2, 16 * blocks, 4) % 97
+            with no_recompile:
+                self.assertEqual(compiled(x), model(x))
 
     def test_one_that_pads_to_whole_blocks(self):
         def padded(x):

@@ -21,6 +21,7 @@ from .control_flow import copy_for_output
 from .errors import CandidateError
 from .functional import written
 from .node_kinds import memory_of
+from .rounded_sizes import holds
 from .write_ops import stands_for_write
 
 
@@ -214,9 +215,14 @@ def known_equal(a: Sequence[Any], b: Sequence[Any]) -> bool:
     ``sizevars`` would say no where they are not for the size that the model is compiled
     with, which may be outside of what is known of it.
     """
-    known = V.graph.sizevars.shape_env._maybe_evaluate_static
+    shape_env = V.graph.sizevars.shape_env
+
+    def always(condition: sympy.Basic) -> bool:
+        known = shape_env._maybe_evaluate_static(condition)
+        return bool(holds(condition, shape_env) if known is None else known)
+
     return len(a) == len(b) and all(
-        x == y or known(sympy.Eq(x, y)) == sympy.true
+        x == y or always(sympy.Eq(x, y))
         for x, y in zip(convert_shape_to_inductor(a), convert_shape_to_inductor(b))
     )
 

@@ -4,12 +4,14 @@ What holds of sizes that are rounded, divided, sums or products, whatever they a
 An implementation that pads to whole blocks asks whether ``s <= 16 * ((s + 15) // 16)``, or
 whether ``s + -s % 16`` is a multiple of 16; one that works on halves whether ``s // 2 <= s``.
 A shape environment adds a guard for either, since it bounds a quotient or a remainder apart
-from what is divided.
+from what is divided. Where it knows that ``s`` is a multiple of 16, it still adds one for whether
+``4 * s`` is one of 64, as rows that are viewed in blocks of 16 ask.
 """
 
 from __future__ import annotations
 
-from typing import Any, TYPE_CHECKING
+import dataclasses
+from typing import Any, TYPE_CHECKING, TypeAlias
 
 import sympy
 from torch.fx.experimental.symbolic_shapes import (
@@ -25,14 +27,16 @@ from torch.utils._sympy.functions import (
     Mod,
     PythonMod,
 )
-from torch.utils._sympy.value_ranges import bound_sympy
+from torch.utils._sympy.numbers import int_oo
+from torch.utils._sympy.value_ranges import bound_sympy, ValueRanges
 
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
-    from torch.utils._sympy.value_ranges import ValueRanges
+
+    _Sizes: TypeAlias = "ShapeEnv | _Blocks"
 
 
 _ROUNDED = (FloorDiv, Mod, PythonMod, CeilToInt, Min)
@@ -48,11 +52,12 @@ def holds(condition: sympy.Basic, shape_env: ShapeEnv) -> bool | None:
     """
     if not condition.has(*_ROUNDED):
         return None
-    known = _holds_of_sums(condition, shape_env)
-    return _holds_of_any_parts(condition, shape_env) if known is None else known
+    condition, sizes = _in_blocks(condition, shape_env)
+    known = _holds_of_sums(condition, sizes)
+    return _holds_of_any_parts(condition, sizes) if known is None else known
 
 
-def _holds_of_sums(condition: sympy.Basic, shape_env: ShapeEnv) -> bool | None:
+def _holds_of_sums(condition: sympy.Basic, shape_env: _Sizes) -> bool | None:
     """
     Of a comparison of sums of sizes, their quotients and remainders by constants. Of products
     of such sums what follows from the signs, of several conditions what follows from writing
@@ -133,7 +138,7 @@ def _in_place_of_term(size: sympy.Expr) -> dict[sympy.Symbol, sympy.Expr]:
     return {}
 
 
-def _holds_of_any_parts(condition: sympy.Basic, shape_env: ShapeEnv) -> bool | None:
+def _holds_of_any_parts(condition: sympy.Basic, shape_env: _Sizes) -> bool | None:
     """
     Whether it holds whatever quotients and minima are within their bounds, as
     ``Max(1, s // 2) < Max(1, s // 2) ** 2`` does if ``s`` is at least 4.
@@ -150,7 +155,7 @@ class _Parts:
         shape_env: knows what the symbols of sizes can be.
     """
 
-    def __init__(self, shape_env: ShapeEnv) -> None:
+    def __init__(self, shape_env: _Sizes) -> None:
         self.ranges = {**shape_env.var_to_range}
         self._shape_env = shape_env
         self._symbols: dict[sympy.Basic, sympy.Symbol] = {}
@@ -181,6 +186,50 @@ class _Parts:
         return bool(known) if known in (sympy.true, sympy.false) else None
 
 
+@dataclasses.dataclass(frozen=True)
+class _Blocks:
+    """What symbols can be that are left, in the place of a shape environment."""
+
+    var_to_range: dict[sympy.Symbol, ValueRanges]
+
+    def replace(self, expr: sympy.Basic) -> sympy.Basic:
+        return expr
+
+
+def _in_blocks(
+    condition: sympy.Basic, shape_env: ShapeEnv
+) -> tuple[sympy.Basic, _Sizes]:
+    """
+    A condition with ``16 * s`` for each ``s`` that guards say is a multiple of 16, and what
+    its symbols can then be.
+    """
+    condition = shape_env.replace(condition)
+    divisors = _known_divisors(shape_env)
+    multiples = {s: by * s for s, by in divisors.items() if condition.has(s)}
+    if not multiples:
+        return condition, shape_env
+    ranges = {**shape_env.var_to_range}
+    for symbol in multiples:
+        values, by = ranges[symbol], divisors[symbol]
+        last = int_oo if values.upper == int_oo else values.upper // by
+        ranges[symbol] = ValueRanges(-(-values.lower // by), last)
+    return condition.xreplace(multiples), _Blocks(ranges)
+
+
+def _known_divisors(shape_env: ShapeEnv) -> dict[sympy.Symbol, int]:
+    """What sizes are multiples of, as guards on remainders say."""
+    known: dict[sympy.Symbol, int] = {}
+    for remainder in shape_env.divisible:
+        if not isinstance(remainder, Mod):
+            continue
+        base, divisor = (shape_env.replace(arg) for arg in remainder.args)
+        factor, symbol = base.as_coeff_Mul()
+        if symbol.is_Symbol and factor.is_Integer and divisor.is_Integer:
+            by = divisor // sympy.gcd(divisor, factor)
+            known[symbol] = int(sympy.lcm(known.get(symbol, 1), by))
+    return known
+
+
 def _is_rounded(expr: sympy.Basic) -> bool:
     """Whether it is a remainder by a positive constant, or a quotient by one rounded up."""
     if isinstance(expr, CeilToInt) and isinstance(expr.args[0], IntTrueDiv):
@@ -201,7 +250,7 @@ def _by_quotient(expr: sympy.Expr) -> sympy.Expr:
     return base - divisor * FloorDiv(base, divisor)
 
 
-def _without_own_remainders(expr: sympy.Expr, shape_env: ShapeEnv) -> sympy.Expr:
+def _without_own_remainders(expr: sympy.Expr, shape_env: _Sizes) -> sympy.Expr:
     """
     With ``x`` in place of each remainder of a positive ``x`` by twice ``x`` or more, and
     nothing in place of one by what ``x`` is a multiple of.
@@ -248,7 +297,7 @@ def _without_quotients(
 
 
 def _bounds_with_minima(
-    expr: sympy.Expr, shape_env: ShapeEnv
+    expr: sympy.Expr, shape_env: _Sizes
 ) -> tuple[sympy.Expr, sympy.Expr] | None:
     """
     The least and the most that an expression can be. A minimum in it is one of its arguments,
@@ -271,7 +320,7 @@ def _bounds_with_minima(
 
 
 def _bounds_of_product(
-    expr: sympy.Expr, remainders: dict[sympy.Symbol, int], shape_env: ShapeEnv
+    expr: sympy.Expr, remainders: dict[sympy.Symbol, int], shape_env: _Sizes
 ) -> tuple[sympy.Expr, sympy.Expr] | None:
     """The least and the most that sums can be that are multiplied; None of others."""
     low = high = sympy.Integer(1)
@@ -290,7 +339,7 @@ def _product(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
 
 
 def _bounds_of_sum(
-    expr: sympy.Expr, remainders: dict[sympy.Symbol, int], shape_env: ShapeEnv
+    expr: sympy.Expr, remainders: dict[sympy.Symbol, int], shape_env: _Sizes
 ) -> tuple[sympy.Expr, sympy.Expr] | None:
     """The least and the most that a sum of multiples of symbols can be; None of others."""
     low = high = sympy.Integer(0)

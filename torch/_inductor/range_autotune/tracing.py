@@ -85,7 +85,7 @@ def trace_candidates(tuning: Tuning) -> None:
             standing.warn(reasons[0] if is_answered else whole.result)
     if in_pieces:
         _cut_ranges(standing, sorted(edges))
-        _take_apart(standing, in_pieces)
+        _take_apart(tuning, in_pieces)
 
 
 def _trace_in(
@@ -161,8 +161,9 @@ def _edges(ranges: Iterable[ContestedRange]) -> set[int]:
     return {int(end) for end in ends - {0, math.inf}}
 
 
-def _take_apart(standing: Standing, in_pieces: Mapping[int, Sequence[_Piece]]) -> None:
+def _take_apart(tuning: Tuning, in_pieces: Mapping[int, Sequence[_Piece]]) -> None:
     """Replaces candidates by one for each of their pieces."""
+    standing = tuning.standing
     for index, pieces in in_pieces.items():
         for piece in pieces:
             # Whether it is traced or not: ranks know candidates by their indices.
@@ -175,7 +176,7 @@ def _take_apart(standing: Standing, in_pieces: Mapping[int, Sequence[_Piece]]) -
             )
             if isinstance(piece.result, TracedCandidate):
                 standing.traced[number] = piece.result
-            else:
+            elif any(has_points(tuning, r.possible) for r in piece.ranges):
                 standing.warn(piece.result, sizes)
 
 
