@@ -120,6 +120,11 @@ class TestHolds(TestCase):
         self.assertIsNone(holds(condition, any_size))
         for other in (sympy.Eq(Mod(S, 32), 0), FloorDiv(S, 16) > 1):
             self.assertIsNone(holds(other, multiple))
+        unbounded = sizes({known}, s=(-int_oo, int_oo), t=(2, 9))
+        self.assertIs(holds(sympy.Eq(Mod(S * T, 16), 0), unbounded), True)
+        self.assertIsNone(holds(FloorDiv(S, 16) >= 0, unbounded))
+        none = sizes({known}, s=(2, 15))
+        self.assertIs(holds(sympy.Eq(Mod(S, 16), 0), none), False)
 
     @parametrize(
         "condition",

@@ -27,7 +27,6 @@ from torch.utils._sympy.functions import (
     Mod,
     PythonMod,
 )
-from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import bound_sympy, ValueRanges
 
 
@@ -205,15 +204,20 @@ def _in_blocks(
     """
     condition = shape_env.replace(condition)
     divisors = _known_divisors(shape_env)
-    multiples = {s: by * s for s, by in divisors.items() if condition.has(s)}
-    if not multiples:
-        return condition, shape_env
     ranges = {**shape_env.var_to_range}
-    for symbol in multiples:
+    multiples = {}
+    for symbol in divisors.keys() & condition.free_symbols & ranges.keys():
         values, by = ranges[symbol], divisors[symbol]
-        last = int_oo if values.upper == int_oo else values.upper // by
-        ranges[symbol] = ValueRanges(-(-values.lower // by), last)
-    return condition.xreplace(multiples), _Blocks(ranges)
+        first, last = -_quotient(-values.lower, by), _quotient(values.upper, by)
+        if first <= last:
+            ranges[symbol] = ValueRanges(first, last)
+            multiples[symbol] = by * symbol
+    return condition.xreplace(multiples), _Blocks(ranges) if multiples else shape_env
+
+
+def _quotient(value: sympy.Expr, by: int) -> sympy.Expr:
+    """Rounded down; what is infinite stays so."""
+    return value // by if value.is_Integer else value
 
 
 def _known_divisors(shape_env: ShapeEnv) -> dict[sympy.Symbol, int]:
