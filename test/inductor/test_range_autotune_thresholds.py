@@ -54,6 +54,7 @@ class TestThresholds(SymbolicTestCase):
             (lambda s, t: s, lambda s, t: sympy.Eq(s - 1, 1), [3]),
             (lambda s, t: s, lambda s, t: sympy.And(s > 8, s <= 16), [9, 17]),
             (lambda s, t: s, lambda s, t: FloorDiv(s, 16) < 4, [64]),
+            (lambda s, t: s, lambda s, t: s - FloorDiv(s, 2) <= 8, [17]),
             (lambda s, t: s, lambda s, t: sympy.Eq(2 * s, 5, evaluate=False), []),
             # Numbers that are to be known.
             (lambda s, t: s, lambda s, t: Min(FloorDiv(s, 16), 2), [16, 32]),
@@ -68,6 +69,8 @@ class TestThresholds(SymbolicTestCase):
             (lambda s, t: FloorDiv(s, 2), lambda s, t: s <= 16, [8, 9]),
             # Too many, none, of others, and where nobody goes.
             (lambda s, t: s, lambda s, t: sympy.Eq(Mod(s, 8), 0), []),
+            (lambda s, t: s, lambda s, t: sympy.Eq(4 * s, 64 * FloorDiv(s, 16)), []),
+            (lambda s, t: s, lambda s, t: 16 * FloorDiv(s, 16) < s, []),
             (lambda s, t: s, lambda s, t: s + 1, []),
             (lambda s, t: s, lambda s, t: t <= 16, []),
             (lambda s, t: s, lambda s, t: s <= t, []),

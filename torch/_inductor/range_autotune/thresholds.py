@@ -14,7 +14,7 @@ from typing import Any, TYPE_CHECKING
 
 import sympy
 from sympy.logic.boolalg import Boolean
-from torch.utils._sympy.functions import Mod, PythonMod
+from torch.utils._sympy.functions import FloorDiv, Mod, PythonMod
 
 from ..virtualized import V
 from .guards import is_about_index_width, replaced
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from .ranges import DimRange
 
 _MOST_STEPS = 16
+# How many values beside a change are looked at, if there is a quotient.
+_MOST_BESIDE = 256
 
 
 def thresholds(condition: sympy.Basic, size: sympy.Expr, within: DimRange) -> list[int]:
@@ -42,8 +44,8 @@ def thresholds(condition: sympy.Basic, size: sympy.Expr, within: DimRange) -> li
 
     Returns:
         The first sizes with another answer than the one below, increasing. Empty if the
-        condition is on other sizes, too, changes every few, as ``size % 8 == 0`` does, or is
-        about the width of indices.
+        condition is on other sizes, too, changes every few, as ``size % 8 == 0`` does and
+        ``size == 8 * (size // 8)``, or is about the width of indices.
     """
     condition, size = replaced(condition), replaced(size)
     possible = within.intersect(size_bounds(size))
@@ -80,8 +82,22 @@ def _changes(
 
     for part in _inequalities(condition):
         at = _first_change(functools.partial(holds, part), low, high)
-        if at <= high and holds(condition, at) != holds(condition, at - 1):
-            yield at
+        if at > high or holds(condition, at) == holds(condition, at - 1):
+            continue
+        answer = functools.partial(holds, part)
+        if part.has(FloorDiv) and not _is_lasting(answer, low, at, high):
+            raise ValueError(f"{part} changes every few values")
+        yield at
+
+
+def _is_lasting(answer: Callable[[int], Any], low: int, at: int, high: int) -> bool:
+    """
+    Whether an answer is one thing below a value and another from there on, as far as can be
+    seen from it; that to ``s <= 16 * (s // 16)`` is not.
+    """
+    below = range(max(low, at - _MOST_BESIDE), at)
+    there = range(at, min(high, at + _MOST_BESIDE) + 1)
+    return all(len({*map(answer, values)}) == 1 for values in (below, there))
 
 
 def _steps(
