@@ -21,6 +21,7 @@ from range_autotune_testing import OpTestCase
 from torch._dynamo.utils import counters
 from torch._inductor.codecache import BypassFxGraphCache
 from torch._inductor.codegen.common import custom_backend_passes
+from torch._inductor.decomposition import decompositions
 from torch._inductor.fx_passes import post_grad
 from torch._inductor.lowering import user_lowerings
 from torch._inductor.test_case import run_tests
@@ -179,6 +180,16 @@ class TestFields(OpTestCase):
         )
 
 
+def with_decomposed_op(impl):
+    """The source of a module whose ``impl`` calls an op that Inductor decomposes."""
+    return f"""
+from torch._inductor.decomposition import decompositions
+ours = torch.ops.range_autotune_cache_key_decomposed
+decompositions[ours.inner.default] = lambda x: x + VALUE
+impl = {impl}
+"""
+
+
 def with_inner_op(impl, result="x + VALUE", before=""):
     """The source of a module whose ``impl`` calls a custom op."""
     return f"""
@@ -198,6 +209,13 @@ COUNTS = {
     "custom_op_by_namespace": with_inner_op(BY_NAMESPACE),
     "custom_op_by_kept_namespace": with_inner_op("lambda x: ours.inner(x)"),
     "custom_op_as_overload": with_inner_op("ours.inner.default"),
+    "decomposition_of_an_op": with_decomposed_op("ours.inner.default"),
+    "decomposition_of_an_op_by_kept_namespace": with_decomposed_op(
+        "lambda x: ours.inner(x)"
+    ),
+    "decomposition_of_an_op_by_namespace": with_decomposed_op(
+        "lambda x: torch.ops.range_autotune_cache_key_decomposed.inner(x)"
+    ),
     "read_only_view": """
         import types
         N = types.MappingProxyType({"n": VALUE})
@@ -844,12 +862,27 @@ HAS_NO_CONTENT = {
             return x + next(known[0].state)
         """,
     "list_in_itself": "loop = []; loop.append(loop)\ndef impl(x): return loop",
+    "op_of_unknown_code": """
+        def impl(x):
+            return torch.ops.range_autotune_cache_key_composite.inner(x)
+        """,
     "failing_import": "def impl(x):\n    import not_there_at_all\n    return x",
 }
 
 
 @instantiate_parametrized_tests
 class TestContent(OpTestCase):
+    def setUp(self):
+        super().setUp()
+        self.enterContext(mock.patch.dict(decompositions))
+        for kind in ("decomposed", "composite"):
+            namespace = f"range_autotune_cache_key_{kind}"
+            library = torch.library._scoped_library(namespace, "DEF")
+            library = self.enterContext(library)
+            library.define("inner(Tensor x) -> Tensor")
+            if kind == "composite":
+                library.impl("inner", torch.sin, "CompositeImplicitAutograd")
+
     @parametrize("what", list(COUNTS))
     def test_counts(self, what):
         keys = [written(COUNTS[what], value) for value in (1, 1, 2)]

@@ -8,7 +8,11 @@ from unittest import mock
 
 import numpy as np
 from range_autotune_testing import OpTestCase
-from torch._inductor.decomposition import select_decomp_table
+from torch._inductor.decomposition import (
+    decompositions,
+    fast_random_decomps,
+    select_decomp_table,
+)
 from torch._inductor.lowering import user_lowerings
 from torch._inductor.test_case import run_tests, TestCase
 from torch.testing._internal.common_utils import (
@@ -666,7 +670,7 @@ class TestErrors(OpTestCase):
         decompose = sometimes if declines else always
         wrapped = functools.wraps(decompose)(functools.partial(decompose))
         told = self.assertNoLogs if declines else self.assertLogs
-        with mock.patch.dict(select_decomp_table(), {op: wrapped}), told(LOG) as logs:
+        with mock.patch.dict(decompositions, {op: wrapped}), told(LOG) as logs:
             self.register(op, [CustomOpConfig(lambda x: x + x)])
         if declines:
             return
@@ -675,6 +679,15 @@ class TestErrors(OpTestCase):
             record.getMessage(),
             """range_autotune_test.doubled.default is decomposed before Inductor sees it, so that it is never tuned: it has a decomposition in torch._inductor.decomposition. Register an op that it is made of, or call one of your own (torch.library.custom_op) in its place""",
         )
+
+    def test_decompositions_that_are_registered_later(self):
+        self.addCleanup(fast_random_decomps.cache_clear)
+        fast_random_decomps.cache_clear()
+        op = self.define_op("tuned(Tensor x) -> Tensor")
+        self.register(op, [CustomOpConfig(lambda x: x + x)])
+        other = self.define_op("decomposed(Tensor x) -> Tensor")
+        with mock.patch.dict(decompositions, {other: lambda x: x + x}):
+            self.assertIn(other, select_decomp_table())
 
     def test_a_switch_that_is_none(self):
         self.assertExpectedInline(

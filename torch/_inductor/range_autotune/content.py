@@ -39,7 +39,12 @@ from .code_reads import (
     names_in,
     strings_in,
 )
-from .op_bodies import written_bodies
+from .op_bodies import (
+    decompositions_of,
+    is_composite,
+    ops_with_functions,
+    written_bodies,
+)
 from .triton_kernels import kernel_parts
 
 
@@ -187,8 +192,7 @@ def _content(value: Any, seen: _Seen) -> Any:
     if isinstance(value, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
         is_packet = isinstance(value, torch._ops.OpOverloadPacket)
         name = value._qualified_op_name if is_packet else value._schema.name
-        bodies = _bodies_of_named(OPDEFS.get(name))
-        return ("op", str(value), _content(bodies, seen))
+        return ("op", str(value), _named_op(name, seen))
     if isinstance(value, torch._library.custom_ops.CustomOpDef):
         bodies = written_bodies(value)
         return ("custom op", value._qualname, _content(bodies, seen))
@@ -434,7 +438,7 @@ def _(value: types.FunctionType, seen: _Seen) -> Any:
         for statement in imports(code)
     ]
     own = _content(_own_attributes(vars(value)), seen)
-    ops = [_content(_bodies_of_named(op), seen) for op in _ops_named(names)]
+    ops = [_named_op(name, seen) for name in _ops_named(names)]
     reads = (cells, defaults, found, imported, own, ops)
     return ("function", name, _code(code), reads)
 
@@ -466,13 +470,20 @@ def _named_by_strings(
     return {name: t[name] for t in tables for name in sorted(strings & t.keys())}
 
 
-def _ops_named(names: frozenset[str]) -> list[CustomOpDef]:
-    """Definitions of custom ops that code with such names may call as ``torch.ops.ns.op``."""
+def _ops_named(names: frozenset[str]) -> list[str]:
+    """Ops of users that code with such names may call as ``torch.ops.ns.op``."""
     if "ops" not in names:
         return []
-    return [
-        OPDEFS[name] for name in sorted(OPDEFS) if names.issuperset(name.split("::"))
-    ]
+    known = sorted(ops_with_functions())
+    return [name for name in known if names.issuperset(name.split("::"))]
+
+
+def _named_op(name: str, seen: _Seen) -> Any:
+    """What counts of an op that is called by its name: its bodies, and what replaces it."""
+    if is_composite(name):
+        raise Unhashable(f"{name}, whose CompositeImplicitAutograd kernel is not known")
+    bodies = _bodies_of_named(OPDEFS.get(name))
+    return _content((bodies, decompositions_of(name)), seen)
 
 
 def _is_in_its_module(function: types.FunctionType) -> bool:
@@ -493,8 +504,9 @@ def _read(value: Any, names: frozenset[str] | None, seen: _Seen) -> Any:
     if names is None or not isinstance(value, types.ModuleType):
         return _content(value, seen)
     if isinstance(value, torch._ops._OpNamespace):
-        ops = [OPDEFS.get(f"{value.name}::{name}") for name in sorted(names)]
-        called = [_content(_bodies_of_named(op), seen) for op in ops if op]
+        known = ops_with_functions()
+        ops = [f"{value.name}::{name}" for name in sorted(names)]
+        called = [_named_op(op, seen) for op in ops if op in known]
         return ("ops", value.name, called)
     if is_library(value):
         return ("module", value.__name__)

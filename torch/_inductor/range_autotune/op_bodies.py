@@ -5,11 +5,18 @@ from __future__ import annotations
 import inspect
 from typing import Any, TYPE_CHECKING
 
+from torch._library.custom_ops import OPDEFS
+
+import torch
+
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from torch._library.custom_ops import CustomOpDef
+
+# Torch's own that are composite by Python functions.
+_COMPOSITE_OF_TORCH = ("c10d_functional", "quantized_decomposed")
 
 
 def written_bodies(definition: CustomOpDef | None) -> dict[str | None, Any]:
@@ -45,3 +52,38 @@ def _without_wrapper(kernel: Callable[..., Any]) -> Callable[..., Any]:
     """The user's function inside of PyTorch's, which looks if it is disabled."""
     wrapper = inspect.unwrap(kernel)
     return inspect.getclosurevars(wrapper).nonlocals["fn"]
+
+
+def ops_with_functions() -> frozenset[str]:
+    """Names, such as ``mylib::op``, of ops that Python functions compute or decompose."""
+    decomposed = (op._schema.name for op, _ in _decompositions())
+    return frozenset((*OPDEFS, *decomposed, *_composites()))
+
+
+def decompositions_of(name: str) -> dict[str, Any]:
+    """What graphs that Inductor compiles have in place of an op, by overload."""
+    return {
+        op._overloadname: decompose
+        for op, decompose in _decompositions()
+        if op._schema.name == name
+    }
+
+
+def is_composite(name: str) -> bool:
+    """Whether graphs have what a function does in place of an op, and nobody knows which."""
+    return name in _composites()
+
+
+def _decompositions() -> Iterator[tuple[torch._ops.OpOverload, Any]]:
+    from ..decomposition import decompositions
+
+    for op, decompose in decompositions.items():
+        if isinstance(op, torch._ops.OpOverload) and op.namespace != "aten":
+            yield op, decompose
+
+
+def _composites() -> Iterator[str]:
+    for kernel in torch.library._impls:
+        namespace, op, key = kernel.split("/")
+        if key == "CompositeImplicitAutograd" and namespace not in _COMPOSITE_OF_TORCH:
+            yield f"{namespace}::{op.partition('.')[0]}"

@@ -474,8 +474,10 @@ def warn_if_decomposed(op: torch._ops.OpOverload) -> None:
 
 def _has_decomposition(op: torch._ops.OpOverload) -> bool:
     """Whether Inductor's table has one that leaves no call as it is, unlike that of ``mm``."""
-    from ..decomposition import select_decomp_table
+    from ..decomposition import decompositions, extra_random_decomps
 
-    decompose = inspect.unwrap(select_decomp_table().get(op, op))
+    # Not `select_decomp_table`: it knows none that is registered after its first call.
+    table = {**decompositions, **extra_random_decomps}
+    decompose = inspect.unwrap(table.get(op, op))
     code = getattr(decompose, "__code__", None)
     return code is not None and "NotImplemented" not in code.co_names
