@@ -208,6 +208,17 @@ COUNTS = {
     "what_a_custom_op_reads": with_inner_op("lambda x: inner(x)", "x + N", "N = VALUE"),
     "custom_op_by_namespace": with_inner_op(BY_NAMESPACE),
     "custom_op_by_kept_namespace": with_inner_op("lambda x: ours.inner(x)"),
+    "custom_op_in_a_container": with_inner_op("lambda x, o=[ours]: o[0].inner(x)"),
+    "custom_op_in_a_namespace_handed_on": with_inner_op(
+        "lambda x: call(ours, x)", before="def call(o, x): return o.inner(x)"
+    ),
+    "custom_op_in_a_closure_over_all": with_inner_op(
+        "(lambda o: lambda x: o.range_autotune_cache_key.inner(x))(torch.ops)"
+    ),
+    "custom_op_by_a_name_in_a_global": with_inner_op(
+        "lambda x: getattr(torch.ops.range_autotune_cache_key, NAME)(x)",
+        before="NAME = 'inner'",
+    ),
     "custom_op_as_overload": with_inner_op("ours.inner.default"),
     "decomposition_of_an_op": with_decomposed_op("ours.inner.default"),
     "decomposition_of_an_op_by_kept_namespace": with_decomposed_op(

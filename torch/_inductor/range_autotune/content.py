@@ -370,7 +370,8 @@ def _(value: Any, seen: _Seen) -> Any:
 @_content.register
 def _(value: types.ModuleType, seen: _Seen) -> Any:
     # In a container, say: any code may get it from there.
-    seen.names.matter |= not is_library(value)
+    has_ops = isinstance(value, torch._ops._Ops | torch._ops._OpNamespace)
+    seen.names.matter |= has_ops or not is_library(value)
     return _read(value, seen.names.of_modules, seen)
 
 
@@ -438,7 +439,7 @@ def _(value: types.FunctionType, seen: _Seen) -> Any:
         for statement in imports(code)
     ]
     own = _content(_own_attributes(vars(value)), seen)
-    ops = [_named_op(name, seen) for name in _ops_named(names)]
+    ops = _ops_named(names | strings, seen) if "ops" in names else []
     reads = (cells, defaults, found, imported, own, ops)
     return ("function", name, _code(code), reads)
 
@@ -470,12 +471,11 @@ def _named_by_strings(
     return {name: t[name] for t in tables for name in sorted(strings & t.keys())}
 
 
-def _ops_named(names: frozenset[str]) -> list[str]:
-    """Ops of users that code with such names may call as ``torch.ops.ns.op``."""
-    if "ops" not in names:
-        return []
+def _ops_named(names: frozenset[str], seen: _Seen) -> list[Any]:
+    """What counts of ops that code with such names may call as ``torch.ops.ns.op``."""
     known = sorted(ops_with_functions())
-    return [name for name in known if names.issuperset(name.split("::"))]
+    found = [name for name in known if names.issuperset(name.split("::"))]
+    return [_named_op(name, seen) for name in found]
 
 
 def _named_op(name: str, seen: _Seen) -> Any:
@@ -503,6 +503,8 @@ def _read(value: Any, names: frozenset[str] | None, seen: _Seen) -> Any:
     """
     if names is None or not isinstance(value, types.ModuleType):
         return _content(value, seen)
+    if isinstance(value, torch._ops._Ops):
+        return ("ops", _ops_named(names, seen))
     if isinstance(value, torch._ops._OpNamespace):
         known = ops_with_functions()
         ops = [f"{value.name}::{name}" for name in sorted(names)]
