@@ -1269,6 +1269,18 @@ class TestPlainRegistration(AutotuneTestCase):
         ):
             compile_at(op, ramp(128, 4))
 
+    def test_config_generator_that_fails(self):
+        op = identity_op()
+
+        def generate(tensors):
+            return [CustomOpConfig(plus(1), block=tensors["y"].shape[0])]
+
+        register_custom_op_autotuning(op, config_generator=generate)
+        with self.assertRaisesRegex(
+            Exception, f"config_generator of {op._opoverload} fails: KeyError: 'y'"
+        ):
+            compile_at(op, ramp(128, 4))
+
     @parametrize("threshold,marker", ((1.0, 1), (1.4, 1), (1.6, 0)))
     def test_min_speedup_threshold(self, threshold, marker):
         op = identity_op()

@@ -560,7 +560,8 @@ class TestGenerators(SiteTestCase):
     @parametrize(
         "generate,expected",
         [
-            (lambda x: x.to("meta"), "one on meta"),
+            (lambda x: x.to("meta"), "one of torch.strided on meta"),
+            (lambda x: x.to_sparse(), "one of torch.sparse_coo on cpu"),
             (lambda x: None, "<class 'NoneType'>"),
             (lambda x: 1.0, "<class 'float'>"),
         ],
@@ -571,8 +572,8 @@ class TestGenerators(SiteTestCase):
             self.inputs(40, {"x": generate}, x=self.tensor([self.s0, 8]))
         self.assertEqual(
             str(caught.exception),
-            "input_gen_fns['x'] of aten.mul.Tensor must return a tensor of shape "
-            f"[40, 8], got {expected}",
+            "input_gen_fns['x'] of aten.mul.Tensor must return a dense tensor of "
+            f"shape [40, 8], got {expected}",
         )
 
     def test_another_dtype(self):

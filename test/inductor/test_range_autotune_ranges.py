@@ -12,6 +12,7 @@ from torch.testing._internal.common_utils import (
     parametrize,
 )
 
+import torch
 from torch._inductor.range_autotune.ranges import (
     ANY_SIZE,
     check_disjoint,
@@ -74,6 +75,10 @@ class TestDimRange(TestCase):
             DimRange(0, end)
         message = f"end must be an integer or math.inf in [0, {end!r})"
         self.assertEqual(str(caught.exception), message)
+
+    def test_end_that_has_no_plain_truth(self):
+        with self.assertRaisesRegex(ValueError, r"end must be .* in \[0, tensor"):
+            DimRange(0, torch.ones(2))
 
     @parametrize("start,end", [(512, 512), (512, 511), (1, 0), (0, -1)])
     def test_holds_a_size(self, start, end):

@@ -353,7 +353,7 @@ class TestErrors(OpTestCase):
         self.assertEqual(
             self.refused(ValueError, **ways[form]),
             "Tensor 'y' not found in function arguments. "
-            "Available arguments: ['x', 'weight', 'scale']",
+            "Available arguments: ['x', 'weight', 'scale'] (registering range_autotune_registration.scaled.default)",
         )
 
     def test_tensor_is_another_parameter(self):
@@ -383,7 +383,7 @@ class TestErrors(OpTestCase):
     def test_ranges_overlap(self):
         self.assertExpectedInline(
             self.refused(ValueError, configs=[on((0, 512)), on((256, 1024), long)]),
-            """Ranges 0 and 1 overlap: [0, 512) and [256, 1024)""",
+            """Ranges 0 and 1 overlap: [0, 512) and [256, 1024) (registering range_autotune_registration.scaled.default)""",
         )
         self.assert_refused(
             ValueError,
@@ -402,7 +402,7 @@ class TestErrors(OpTestCase):
     def test_duplicate_split_points(self):
         self.assertExpectedInline(
             self.refused(ValueError, dispatch_on=SPLIT, split_points=[512, 512]),
-            """split_points[1] is a duplicate of 512: [512, 512]""",
+            """split_points[1] is a duplicate of 512: [512, 512] (registering range_autotune_registration.scaled.default)""",
         )
 
     def test_implementation_not_callable(self):
@@ -520,7 +520,7 @@ class TestErrors(OpTestCase):
     def test_unknown_name_in_input_gen_fns(self):
         self.assertExpectedInline(
             self.refused(ValueError, input_gen_fns={"y": torch.ones_like}),
-            """Unknown argument name 'y' in input_gen_fns. Available argument names: ['x', 'weight', 'scale']""",
+            """Unknown argument name 'y' in input_gen_fns. Available argument names: ['x', 'weight', 'scale'] (registering range_autotune_registration.scaled.default)""",
         )
 
     def test_input_generator_not_callable(self):
@@ -540,7 +540,7 @@ class TestErrors(OpTestCase):
         )
         self.assertExpectedInline(
             self.refused(ValueError, dispatch_on=SPLIT, split_points=[]),
-            """split_points must be a non-empty list of integers, got []""",
+            """split_points must be a non-empty list of integers, got [] (registering range_autotune_registration.scaled.default)""",
         )
         self.assert_refused(
             ValueError,
@@ -556,11 +556,11 @@ class TestErrors(OpTestCase):
     def test_configs_of_another_type(self):
         self.assertExpectedInline(
             self.refused(TypeError, configs={short}),
-            """configs must be a list or tuple, got <class 'set'>""",
+            """configs must be a list or tuple, got <class 'set'> (registering range_autotune_registration.scaled.default)""",
         )
         self.assertExpectedInline(
             self.refused(TypeError, configs=[CustomOpConfig(short), long]),
-            """Each config must be a CustomOpConfig object or a CustomOpRangeConfig, got <class 'function'> at index 1""",
+            """Each config must be a CustomOpConfig object or a CustomOpRangeConfig, got <class 'function'> at index 1 (registering range_autotune_registration.scaled.default)""",
         )
 
     def test_configs_or_a_generator(self):
@@ -574,7 +574,7 @@ class TestErrors(OpTestCase):
         )
         self.assertExpectedInline(
             self.refused(TypeError, configs=None, config_generator="short"),
-            """config_generator must be callable, got <class 'str'>""",
+            """config_generator must be callable, got <class 'str'> (registering range_autotune_registration.scaled.default)""",
         )
 
     @parametrize("op", [short, "aten::mm"])

@@ -22,6 +22,7 @@ from torch._inductor.range_autotune.configs import CustomOpConfig, CustomOpRange
 from torch._inductor.range_autotune.parsing import (
     check_not_mutating,
     make_contest,
+    naming,
     parse_configs,
     parse_name,
     parse_op,
@@ -146,26 +147,27 @@ def register_custom_op_autotuning(
         )
     """
     op = parse_op(custom_op)
-    check_not_mutating(op)
-    split, unbounded_size = parse_split(op, dispatch_on, split_points)
-    configs = parse_configs(op, configs, config_generator)
-    registration = Registration(
-        op=op,
-        name=parse_name(op, name),
-        contest=None if configs is None else make_contest(op, configs, split),
-        options=parse_options(
-            op,
-            input_gen_fns=input_gen_fns,
-            min_speedup_threshold=min_speedup_threshold,
-            benchmark_with_cudagraphs=benchmark_with_cudagraphs,
-            include_fallback=include_fallback,
-            unbounded_size=unbounded_size,
-            representative_sizes=representative_sizes,
-            numerics_check=numerics_check,
-        ),
-        config_generator=config_generator,
-        split=split,
-    )
+    with naming(op):
+        check_not_mutating(op)
+        split, unbounded_size = parse_split(op, dispatch_on, split_points)
+        configs = parse_configs(op, configs, config_generator)
+        registration = Registration(
+            op=op,
+            name=parse_name(op, name),
+            contest=None if configs is None else make_contest(op, configs, split),
+            options=parse_options(
+                op,
+                input_gen_fns=input_gen_fns,
+                min_speedup_threshold=min_speedup_threshold,
+                benchmark_with_cudagraphs=benchmark_with_cudagraphs,
+                include_fallback=include_fallback,
+                unbounded_size=unbounded_size,
+                representative_sizes=representative_sizes,
+                numerics_check=numerics_check,
+            ),
+            config_generator=config_generator,
+            split=split,
+        )
     warn_if_decomposed(op)
     keep_whole(op)
     install(op, AutotunedLowering(registration))

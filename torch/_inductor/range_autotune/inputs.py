@@ -184,10 +184,11 @@ def _generated(
     Args:
         is_written: by candidates, so that it has to be a copy: the user may keep it.
     """
-    if not isinstance(made, torch.Tensor) or made.is_meta:
-        got = "one on meta" if isinstance(made, torch.Tensor) else type(made)
+    is_tensor = isinstance(made, torch.Tensor)
+    if not is_tensor or made.is_meta or made.layout is not torch.strided:
+        got = f"one of {made.layout} on {made.device}" if is_tensor else type(made)
         raise ValueError(
-            f"input_gen_fns['{name}'] of {site.op} must return a tensor of shape "
+            f"input_gen_fns['{name}'] of {site.op} must return a dense tensor of shape "
             f"{[*wanted.shape]}, got {got}"
         )
     if made.shape != wanted.shape:

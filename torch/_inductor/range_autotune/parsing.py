@@ -6,6 +6,7 @@ All checks that need no shapes happen here, before anything is registered.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import inspect
 import logging
@@ -39,11 +40,22 @@ from .signatures import (
 
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from .registration import InputGenFns
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
+
+
+@contextlib.contextmanager
+def naming(op: torch._ops.OpOverload) -> Iterator[None]:
+    """Has errors that checks in the block raise say which op they are about."""
+    try:
+        yield
+    except (TypeError, ValueError) as e:
+        if str(op) not in str(e):
+            e.args = (f"{e} (registering {op})",)
+        raise
 
 
 def parse_op(custom_op: Any) -> torch._ops.OpOverload:

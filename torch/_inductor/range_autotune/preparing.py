@@ -15,7 +15,7 @@ from .candidate_indices import FALLBACK_INDEX
 from .candidates import at_site, trace_fallback, TracedCandidate
 from .collectives import can_measure, has_collective, ranks_of
 from .errors import one_line
-from .parsing import make_contest
+from .parsing import make_contest, naming
 from .ranges import ANY_SIZE, DimRange, fill_gaps, merge_neighbours, Segment
 from .ranks import common_to_all_ranks, is_same_on_all_ranks, topology
 from .size_points import size_bounds
@@ -167,7 +167,12 @@ def _generated_contest(registration: Registration, site: CallSite) -> Contest:
     with V.fake_mode:
         fakes = site.fake_arguments()
         tensors = {n: v for n, v in fakes.items() if isinstance(v, torch.Tensor)}
-        configs = generate(tensors)
+        try:
+            configs = generate(tensors)
+        except Exception as e:
+            raise ValueError(
+                f"config_generator of {registration.op} fails: {type(e).__name__}: {e}"
+            ) from e
     if not isinstance(configs, (list, tuple)):
         raise TypeError(
             f"config_generator of {registration.op} must return a list or tuple of "
@@ -175,4 +180,5 @@ def _generated_contest(registration: Registration, site: CallSite) -> Contest:
         )
     if not configs:
         raise NotTunable("config_generator returned no config")
-    return make_contest(registration.op, configs, registration.split)
+    with naming(registration.op):
+        return make_contest(registration.op, configs, registration.split)

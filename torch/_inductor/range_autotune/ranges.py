@@ -30,6 +30,10 @@ def _is_size(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def _is_infinite(value: object) -> bool:
+    return isinstance(value, float) and value == math.inf
+
+
 @dataclasses.dataclass(frozen=True, order=True)
 class DimRange:
     """
@@ -49,13 +53,13 @@ class DimRange:
     def __post_init__(self) -> None:
         if not _is_size(self.start) or self.start < 0:
             raise ValueError(f"start must be an integer of at least 0 in {self}")
-        if self.end != math.inf and not _is_size(self.end):
+        if not _is_size(self.end) and not _is_infinite(self.end):
             raise ValueError(f"end must be an integer or math.inf in {self}")
         if self.start >= self.end:
             raise ValueError(f"start must be less than end in {self}")
 
     def __str__(self) -> str:
-        end = "inf" if self.end == math.inf else repr(self.end)
+        end = "inf" if _is_infinite(self.end) else repr(self.end)
         return f"[{self.start!r}, {end})"
 
     def __contains__(self, size: object) -> bool:
