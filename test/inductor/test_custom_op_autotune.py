@@ -807,6 +807,12 @@ class TestFailingCandidates(AutotuneTestCase):
         # For all ranges, and for each.
         self.assertEqual(counters["inductor"]["custom_op_decomp_guard_skips"], 4)
 
+    def test_guards_in_an_operation_with_errors_of_its_own(self):
+        def bad(x):
+            return x.unflatten(0, (-1, 16)).flatten(0, 1) + 0
+
+        self.assertRegex(self.reason(bad), r"it guards on a size, .*Mod\(")
+
     def test_guards_on_a_size_of_an_op_of_torch(self):
         """Whose fake kernel is not the user's."""
 

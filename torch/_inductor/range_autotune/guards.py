@@ -70,20 +70,30 @@ def frozen_shapes() -> Iterator[None]:
     What is asserted of sizes that come up in the block, which depend on data, is no guard.
 
     Raises:
-        _ShapeEnvGuardError: from inside the block, where something guards on a size.
+        _ShapeEnvGuardError: from inside the block, where something guards on a size; also
+            if an error is raised there that quotes it, as that of ``unflatten``.
     """
     shape_env = V.fake_mode.shape_env
+    refused: list[_ShapeEnvGuardError] = []
     with contextlib.ExitStack() as stack:
         stack.enter_context(V.fake_mode)
         if shape_env:
             stack.enter_context(without_ruled_out_ends(shape_env))
             stack.enter_context(shape_env.error_on_new_guards())
-            stack.enter_context(_answering(shape_env))
+            stack.enter_context(_answering(shape_env, refused))
             stack.enter_context(_accepting_asserts_of_own_data(shape_env))
             stack.enter_context(_without_symbols_of_failures(shape_env))
         stack.enter_context(torch.no_grad())
         stack.enter_context(_guard_errors_not_logged())
-        yield
+        try:
+            yield
+        except _ShapeEnvGuardError:
+            raise
+        except Exception as e:
+            for guard_error in refused:
+                if str(guard_error) in str(e):
+                    raise guard_error from e
+            raise
 
 
 def refused_question(error: _ShapeEnvGuardError) -> Question | None:
@@ -118,8 +128,15 @@ def without_optional_guards() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _answering(shape_env: ShapeEnv) -> Iterator[None]:
-    """Without a guard, what holds whatever the sizes are."""
+def _answering(
+    shape_env: ShapeEnv, refused: list[_ShapeEnvGuardError]
+) -> Iterator[None]:
+    """
+    Without a guard, what holds whatever the sizes are.
+
+    Args:
+        refused: errors of what is asked otherwise are added.
+    """
 
     def answer(expr: sympy.Basic, *args: Any, **kwargs: Any) -> sympy.Basic:
         # Where sizes are oblivious, torch asserts that what it knows is as at their hints,
@@ -137,6 +154,7 @@ def _answering(shape_env: ShapeEnv) -> Iterator[None]:
                 return value
             is_optional = kwargs.get("fallback_value") is not None
             vars(e).setdefault(_QUESTION, Question(expr, is_optional))
+            refused.append(e)
             raise
 
     outer = shape_env.evaluate_expr
