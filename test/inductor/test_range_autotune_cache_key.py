@@ -34,7 +34,7 @@ from torch.testing._internal.common_utils import (
 import torch
 from torch._inductor import config
 from torch._inductor.kernel.custom_op import CustomOpConfig
-from torch._inductor.range_autotune import content
+from torch._inductor.range_autotune import content_of_values
 from torch._inductor.range_autotune.cache_key import fingerprint, registrations_key
 from torch._inductor.range_autotune.content import Unhashable
 from torch._inductor.range_autotune.ranges import DimRange
@@ -938,7 +938,7 @@ class TestContent(OpTestCase):
     def test_a_large_tensor_is_hashed_once(self):
         table = torch.zeros(300_000)
         with mock.patch.object(
-            content, "_memory_digest", wraps=content._memory_digest
+            content_of_values, "_memory_digest", wraps=content_of_values._memory_digest
         ) as hashed:
             keys = [key_of(functools.partial(impl, table)) for _ in range(2)]
             hashed.assert_called_once()

@@ -22,7 +22,7 @@ from torch.fx.experimental.proxy_tensor import py_sym_types
 import torch
 
 from .code_reads import globals_read, names_in
-from .content import is_library
+from .content_of_values import is_library
 
 
 if TYPE_CHECKING:
