@@ -24,7 +24,14 @@ from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
 )
-from torch.utils._sympy.functions import FloorDiv, Min, Mod
+from torch.utils._sympy.functions import (
+    BitwiseFn_bitwise_and,
+    CeilToInt,
+    FloorDiv,
+    IntTrueDiv,
+    Min,
+    Mod,
+)
 
 import torch
 from torch._inductor.kernel.custom_op import (
@@ -37,6 +44,11 @@ from torch._inductor.range_autotune.thresholds import thresholds
 
 RELATIONS = (sympy.Le, sympy.Lt, sympy.Ge, sympy.Gt, sympy.Eq, sympy.Ne)
 ANY = DimRange(0, math.inf)
+
+
+def rounded_up(size):
+    """How many blocks of 16 there are, as ``math.ceil(size / 16)`` says."""
+    return CeilToInt(IntTrueDiv(size, 16))
 
 
 @instantiate_parametrized_tests
@@ -71,6 +83,13 @@ class TestThresholds(SymbolicTestCase):
             (lambda s, t: s, lambda s, t: sympy.Eq(Mod(s, 8), 0), []),
             (lambda s, t: s, lambda s, t: sympy.Eq(4 * s, 64 * FloorDiv(s, 16)), []),
             (lambda s, t: s, lambda s, t: 16 * FloorDiv(s, 16) < s, []),
+            (lambda s, t: s, lambda s, t: sympy.Eq(s, 16 * rounded_up(s)), []),
+            (
+                lambda s, t: s,
+                lambda s, t: sympy.Eq(BitwiseFn_bitwise_and(s, 15), 0),
+                [],
+            ),
+            (lambda s, t: s, lambda s, t: rounded_up(s) <= 4, [65]),
             (lambda s, t: s, lambda s, t: s + 1, []),
             (lambda s, t: s, lambda s, t: t <= 16, []),
             (lambda s, t: s, lambda s, t: s <= t, []),

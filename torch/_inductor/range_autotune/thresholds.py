@@ -14,7 +14,14 @@ from typing import Any, TYPE_CHECKING
 
 import sympy
 from sympy.logic.boolalg import Boolean
-from torch.utils._sympy.functions import FloorDiv, Mod, PythonMod
+from torch.utils._sympy.functions import (
+    BitwiseFn_bitwise_and,
+    CeilToInt,
+    FloorDiv,
+    FloorToInt,
+    Mod,
+    PythonMod,
+)
 
 from ..virtualized import V
 from .guards import is_about_index_width, replaced
@@ -29,7 +36,9 @@ if TYPE_CHECKING:
     from .ranges import DimRange
 
 _MOST_STEPS = 16
-# How many values beside a change are looked at, if there is a quotient.
+# What may have one value again and again as a size grows, in sums with others.
+_ROUNDED = (FloorDiv, CeilToInt, FloorToInt, BitwiseFn_bitwise_and)
+# How many values beside a change are looked at, if something is rounded.
 _MOST_BESIDE = 256
 
 
@@ -85,7 +94,7 @@ def _changes(
         if at > high or holds(condition, at) == holds(condition, at - 1):
             continue
         answer = functools.partial(holds, part)
-        if part.has(FloorDiv) and not _is_lasting(answer, low, at, high):
+        if part.has(*_ROUNDED) and not _is_lasting(answer, low, at, high):
             raise ValueError(f"{part} changes every few values")
         yield at
 
