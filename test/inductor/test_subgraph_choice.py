@@ -47,6 +47,7 @@ from torch._inductor.range_autotune.content import Unhashable
 from torch._inductor.range_autotune.guards import (
     frozen_shapes,
     recorded_guards,
+    refused_question,
     without_optional_guards,
 )
 from torch._inductor.range_autotune.known_sizes import knowing, KnownSize
@@ -267,7 +268,11 @@ class TestChoice(ChoiceTestCase):
     def test_what_has_no_content_has_a_key_of_its_own(self):
         unknown = mock.patch.object(subgraph, "graph_text", side_effect=Unhashable)
         with unknown:
-            self.assertNotEqual(self.choice().hash_key(), self.choice().hash_key())
+            choices = self.choice(), self.choice()
+            choices[1].name = choices[0].name  # as one of another process may have
+            keys = [choice.hash_key() for choice in choices]
+            self.assertEqual(choices[0].hash_key(), keys[0])
+        self.assertNotEqual(*keys)
 
     def test_symbol_values_are_hints(self):
         choice = self.choice()
@@ -474,6 +479,31 @@ class TestTrace(ChoiceTestCase):
                 "failed during evaluate_expr(later)",
             ],
         )
+
+    def test_guards_in_errors_of_others(self):
+        """Errors that come from one another, but in no circle, and nothing kept alive."""
+        inside = []
+
+        def ask():
+            local = torch.nn.Module()
+            inside.append(weakref.ref(local))
+            try:
+                self.shape_env.evaluate_expr(self.s0 > 50)
+            except Exception as e:
+                raise RuntimeError(f"unexpected: {e}") from e
+
+        gc.disable()
+        self.addCleanup(gc.enable)
+        try:
+            with frozen_shapes():
+                ask()
+        except _ShapeEnvGuardError as e:
+            errors = [e, e.__cause__, e.__cause__.__cause__]
+            self.assertIsNotNone(refused_question(e))
+        self.assertIsInstance(errors[1], RuntimeError)
+        self.assertIsNone(errors[2].__cause__)
+        del errors
+        self.assertIsNone(inside[0]())
 
     def test_guards_are_possible_again_behind(self):
         with self.assertRaises(_ShapeEnvGuardError), frozen_shapes():

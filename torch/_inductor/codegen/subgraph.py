@@ -5,10 +5,12 @@ benchmarking, and inlined where it wins.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import re
 import threading
+import uuid
 from typing import Any, TYPE_CHECKING
 
 import sympy
@@ -370,8 +372,13 @@ class SubgraphChoiceCaller(ir.ChoiceCaller):
         try:
             graph = graph_text(self.gm.graph, SymbolNames(), self.gm)
         except Unhashable:
-            name, graph = self.name, ""  # no other choice's key
+            name, graph = self.name, self._unlike_others
         return "-".join((name, str(layouts), graph, str(patches)))
+
+    @functools.cached_property
+    def _unlike_others(self) -> str:
+        """In no other choice's key, not even of another process, where names recur."""
+        return uuid.uuid4().hex
 
     def output_node(self) -> ir.TensorBox:
         """The choice as a buffer with a subgraph of its own."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import logging
 import threading
@@ -92,7 +93,8 @@ def frozen_shapes() -> Iterator[None]:
         except Exception as e:
             for guard_error in refused:
                 if str(guard_error) in str(e):
-                    raise guard_error from e
+                    # A copy, which no frame on the way of the error refers to.
+                    raise copy.copy(guard_error) from e
             raise
 
 
@@ -154,7 +156,7 @@ def _answering(
                 return value
             is_optional = kwargs.get("fallback_value") is not None
             vars(e).setdefault(_QUESTION, Question(expr, is_optional))
-            refused.append(e)
+            refused.append(copy.copy(e))  # without the frames that it comes through
             raise
 
     outer = shape_env.evaluate_expr
