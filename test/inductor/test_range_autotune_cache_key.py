@@ -227,6 +227,11 @@ COUNTS = {
     "decomposition_of_an_op_by_namespace": with_decomposed_op(
         "lambda x: torch.ops.range_autotune_cache_key_decomposed.inner(x)"
     ),
+    "decomposition_of_a_custom_op": with_inner_op("lambda x: inner(x)", "x + 1")
+    + """
+from torch._inductor.decomposition import decompositions
+decompositions[inner._opoverload] = lambda x: x + VALUE
+""",
     "read_only_view": """
         import types
         N = types.MappingProxyType({"n": VALUE})

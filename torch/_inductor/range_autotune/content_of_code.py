@@ -57,7 +57,9 @@ def _(value: torch._ops.OpOverloadPacket, seen: Seen) -> Any:
 
 @content_of.register
 def _(value: CustomOpDef, seen: Seen) -> Any:
-    return ("custom op", value._qualname, content_of(written_bodies(value), seen))
+    name = value._qualname
+    parts = written_bodies(value), decompositions_of(name)
+    return ("custom op", name, content_of(parts, seen))
 
 
 @content_of.register
