@@ -123,6 +123,9 @@ class TestHolds(TestCase):
         unbounded = sizes({known}, s=(-int_oo, int_oo), t=(2, 9))
         self.assertIs(holds(sympy.Eq(Mod(S * T, 16), 0), unbounded), True)
         self.assertIsNone(holds(FloorDiv(S, 16) >= 0, unbounded))
+        one = sizes({known}, s=(2, 31))
+        self.assertIs(holds(S < 17, one), True)
+        self.assertIs(holds(sympy.Ne(S, 16), one), False)
         none = sizes({known}, s=(2, 15))
         self.assertIs(holds(sympy.Eq(Mod(S, 16), 0), none), False)
 

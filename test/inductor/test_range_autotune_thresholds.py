@@ -101,6 +101,20 @@ class TestThresholds(SymbolicTestCase):
         size, condition = size(self.s, self.t), condition(self.s, self.t)
         self.assertEqual(thresholds(condition, size, ANY), expected)
 
+    def test_of_multiples(self):
+        """No part of a range is left without a size."""
+        self.shape_env.divisible.add(Mod(self.s, 8))
+        for condition, expected in (
+            (self.s < 9, [16]),
+            (self.s <= 16, [24]),
+            (sympy.Eq(self.s, 24), [24, 32]),
+            (sympy.Eq(FloorDiv(self.s, 8), 1), [16]),
+            (self.s > 60, []),
+        ):
+            self.assertEqual(
+                thresholds(condition, self.s, DimRange(3, 64)), expected, condition
+            )
+
     def test_within_a_range(self):
         for sizes, expected in (
             (DimRange(0, 17), []),

@@ -47,11 +47,11 @@ WHOLE = sympy.Symbol("whole", integer=True)
 def holds(condition: sympy.Basic, shape_env: ShapeEnv) -> bool | None:
     """
     Whether a condition on sizes is true, or false, for all values that they can have; None
-    if that cannot be told, or has nothing to do with rounding.
+    if that cannot be told, or has nothing to do with rounding or multiples.
     """
-    if not condition.has(*_ROUNDED):
-        return None
     condition, sizes = _in_blocks(condition, shape_env)
+    if sizes is shape_env and not condition.has(*_ROUNDED):
+        return None
     known = _holds_of_sums(condition, sizes)
     return _holds_of_any_parts(condition, sizes) if known is None else known
 
@@ -213,6 +213,11 @@ def _in_blocks(
             ranges[symbol] = ValueRanges(first, last)
             multiples[symbol] = by * symbol
     return condition.xreplace(multiples), _Blocks(ranges) if multiples else shape_env
+
+
+def divisor_of(size: sympy.Expr, shape_env: ShapeEnv) -> int:
+    """What guards say that a symbolic size is a multiple of."""
+    return _known_divisors(shape_env).get(size, 1)
 
 
 def _quotient(value: sympy.Expr, by: int) -> sympy.Expr:

@@ -26,7 +26,7 @@ from torch.utils._sympy.functions import (
 from ..virtualized import V
 from .guards import is_about_index_width, replaced
 from .known_sizes import values_of_symbol
-from .rounded_sizes import told_of_compound, WHOLE
+from .rounded_sizes import divisor_of, told_of_compound, WHOLE
 from .size_points import LARGEST_SYMBOL, size_bounds
 
 
@@ -52,9 +52,10 @@ def thresholds(condition: sympy.Basic, size: sympy.Expr, within: DimRange) -> li
         within: concrete values of it.
 
     Returns:
-        The first sizes with another answer than the one below, increasing. Empty if the
-        condition is on other sizes, too, changes every few, as ``size % 8 == 0`` does and
-        ``size == 8 * (size // 8)``, or is about the width of indices.
+        The first sizes with another answer than the one below, increasing; multiples where
+        the model says that there are no others. Empty if the condition is on other sizes,
+        too, changes every few, as ``size % 8 == 0`` does and ``size == 8 * (size // 8)``, or
+        is about the width of indices.
     """
     condition, size = replaced(condition), replaced(size)
     possible = within.intersect(size_bounds(size))
@@ -78,7 +79,9 @@ def thresholds(condition: sympy.Basic, size: sympy.Expr, within: DimRange) -> li
         found = set(itertools.chain(*ends))
     except (ArithmeticError, ValueError):  # it has none somewhere, as 1 << (s - 20)
         return []
-    return sorted(end for end in found if possible.start < end < possible.end)
+    by = divisor_of(size, V.graph.sizevars.shape_env)
+    first, *starts = (-(-start // by) * by for start in (possible.start, *found))
+    return sorted({start for start in starts if first < start < possible.end})
 
 
 def _changes(
