@@ -12,7 +12,7 @@ from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
 )
-from torch.utils._sympy.functions import BitwiseFn_bitwise_or, FloorDiv
+from torch.utils._sympy.functions import BitwiseFn_bitwise_or, FloorDiv, Mod
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
 
@@ -110,6 +110,11 @@ class TestGuards(SymbolicTestCase):
         self.assertIsNone(at_all(self.s0 > 3, last=int_oo))
         self.assertIsNone(at_all(self.s0 + self.s1 > 3))
         self.assertIsNone(at_all(FloorDiv(100, self.s0 - 20)))
+        # Of multiples, which there may be none of.
+        self.assertIsNone(at_all(FloorDiv(bits, 16), first=9))
+        self.shape_env.divisible.add(Mod(self.s0, 24))
+        self.assertEqual(at_all(FloorDiv(bits, 16), first=9), 1)
+        self.assertIsNone(at_all(bits < 32, last=23))
 
 
 if __name__ == "__main__":

@@ -275,7 +275,8 @@ class TestCompiled(AutotuneTestCase):
         self.assertIn("it guards on a size", message)
         self.assert_markers(compiled, {8: 1, 100: 1})
 
-    def test_the_next_power_of_two(self):
+    @parametrize("multiple", (1, 8))
+    def test_the_next_power_of_two(self, multiple):
         """By which kernels choose their blocks; in a range that ends soon."""
 
         def by_blocks(x):
@@ -285,9 +286,16 @@ class TestCompiled(AutotuneTestCase):
             return x + int(max(16, n + 1))
 
         op = self.registered(by_blocks, always, ranges=((0, 100),))
-        compiled = self.compiled(op, ramp(300, 4))
+
+        def model(x):
+            torch._check(x.shape[0] % multiple == 0)
+            return op(x)
+
+        compiled = self.compiled(model, ramp(304, 4))
         markers = {2: 16, 16: 16, 17: 32, 32: 32, 33: 64, 64: 64, 65: 128, 99: 128}
-        self.assert_markers(compiled, {**markers, 100: 0})
+        markers |= {8: 16, 24: 32, 40: 64, 72: 128, 96: 128, 104: 0}
+        of_multiples = {n: m for n, m in markers.items() if n % multiple == 0}
+        self.assert_markers(compiled, of_multiples)
 
     def test_of_a_product(self):
         """Tokens of a batch of sequences, too few of them for the model's own batch."""

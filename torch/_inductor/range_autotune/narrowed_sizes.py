@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import disable_fake_tensor_cache
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from ..virtualized import V
-from .rounded_sizes import told_of_compound, WHOLE
+from .rounded_sizes import divisor_of, told_of_compound, WHOLE
 
 
 if TYPE_CHECKING:
@@ -123,20 +123,24 @@ def value_at_all_of_few(expr: sympy.Basic, shape_env: ShapeEnv) -> sympy.Basic |
         return None
     if values.upper - values.lower >= _MOST_VALUES:
         return None
-    return _value_at_all(expr, symbol, int(values.lower), int(values.upper))
+    by = divisor_of(symbol, shape_env)
+    first, last = -(-int(values.lower) // by) * by, int(values.upper) // by * by
+    return _value_at_all(expr, symbol, range(first, last + 1, by))
 
 
 @functools.lru_cache(maxsize=1024)
 def _value_at_all(
-    expr: sympy.Basic, symbol: sympy.Symbol, first: int, last: int
+    expr: sympy.Basic, symbol: sympy.Symbol, values: range
 ) -> sympy.Basic | None:
     def at(value: int) -> sympy.Basic:
         return expr.xreplace({symbol: sympy.Integer(value)})
 
+    if not values:
+        return None
     try:
-        known = at(first)
+        known = at(values[0])
         # That it is another one shows at the ends first.
-        if any(at(value) != known for value in range(last, first, -1)):
+        if any(at(value) != known for value in reversed(values)):
             return None
     except (ArithmeticError, ValueError):  # it has none somewhere, as 1 << (s - 20)
         return None
