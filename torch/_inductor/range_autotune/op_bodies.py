@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from torch._library.custom_ops import CustomOpDef
 
+# Where `torch.library` keeps which kernels there are.
+_IMPL_KEY = "{}/{}/CompositeImplicitAutograd"
 # Torch's own that are composite by Python functions.
 _COMPOSITE_OF_TORCH = ("c10d_functional", "quantized_decomposed")
 
@@ -62,16 +64,25 @@ def ops_with_functions() -> frozenset[str]:
 
 def decompositions_of(name: str) -> dict[str, Any]:
     """What graphs that Inductor compiles have in place of an op, by overload."""
-    return {
-        op._overloadname: decompose
-        for op, decompose in _decompositions()
-        if op._schema.name == name
-    }
+    from ..decomposition import decompositions
+
+    namespace, _, op = name.partition("::")
+    packet = getattr(getattr(torch.ops, namespace), op, None)
+    if namespace == "aten" or packet is None:
+        return {}
+    overloads = {overload: getattr(packet, overload) for overload in packet.overloads()}
+    return {o: decompositions[f] for o, f in overloads.items() if f in decompositions}
 
 
 def is_composite(name: str) -> bool:
     """Whether graphs have what a function does in place of an op, and nobody knows which."""
-    return name in _composites()
+    namespace, _, op = name.partition("::")
+    if namespace in _COMPOSITE_OF_TORCH:
+        return False
+    packet = getattr(getattr(torch.ops, namespace), op, None)
+    overloads = () if packet is None else packet.overloads()
+    names = (op, *(f"{op}.{overload}" for overload in overloads))
+    return any(_IMPL_KEY.format(namespace, n) in torch.library._impls for n in names)
 
 
 def _decompositions() -> Iterator[tuple[torch._ops.OpOverload, Any]]:
