@@ -96,6 +96,7 @@ def settle_on_configs(
         if undecided and not broken_condition(tuning, point):
             for index in undecided:
                 _call_ahead(tuning, index, point, held, search)
+            held.drop()
     search.settle()
 
 
