@@ -20,8 +20,8 @@ from .captures import captured_tensors
 from .control_flow import copy_for_output
 from .errors import CandidateError
 from .functional import written
+from .guards import known_answer
 from .node_kinds import memory_of
-from .rounded_sizes import holds
 from .write_ops import stands_for_write
 
 
@@ -216,13 +216,8 @@ def known_equal(a: Sequence[Any], b: Sequence[Any]) -> bool:
     with, which may be outside of what is known of it.
     """
     shape_env = V.graph.sizevars.shape_env
-
-    def always(condition: sympy.Basic) -> bool:
-        known = shape_env._maybe_evaluate_static(condition)
-        return bool(holds(condition, shape_env) if known is None else known)
-
     return len(a) == len(b) and all(
-        x == y or always(sympy.Eq(x, y))
+        x == y or known_answer(sympy.Eq(x, y), shape_env) == sympy.true
         for x, y in zip(convert_shape_to_inductor(a), convert_shape_to_inductor(b))
     )
 

@@ -86,6 +86,8 @@ def frozen_shapes() -> Iterator[None]:
             stack.enter_context(_without_symbols_of_failures(shape_env))
         stack.enter_context(torch.no_grad())
         stack.enter_context(_guard_errors_not_logged())
+        # In here: an error that one of the contexts raises in place of another would refer to
+        # the stack's frame, and that to the error.
         try:
             yield
         except _ShapeEnvGuardError:
@@ -142,12 +144,10 @@ def _answering(
 
     def answer(expr: sympy.Basic, *args: Any, **kwargs: Any) -> sympy.Basic:
         # Where sizes are oblivious, torch asserts that what it knows is as at their hints,
-        # which may be of another range.
-        known = shape_env._maybe_evaluate_static(expr)
-        if known is None:
-            known = _holds(expr, shape_env)
+        # which may be of another range: it is not asked what is known.
+        known = known_answer(expr, shape_env)
         if known is not None:
-            return sympy.sympify(known)
+            return known
         try:
             return outer(expr, *args, **kwargs)
         except _ShapeEnvGuardError as e:
@@ -326,16 +326,23 @@ def _is_open(expr: sympy.Basic, shape_env: ShapeEnv) -> bool:
 
 def _known_value(expr: sympy.Basic, shape_env: ShapeEnv) -> sympy.Basic | None:
     """What it is whatever the sizes are; None if that cannot be told."""
-    known = shape_env._maybe_evaluate_static(expr)
+    known = known_answer(expr, shape_env)
+    return value_at_all_of_few(expr, shape_env) if known is None else known
+
+
+def known_answer(expr: sympy.Basic, shape_env: ShapeEnv) -> sympy.Basic | None:
+    """
+    What follows from all that is known of the sizes, by torch or here, whatever they are; None
+    if that cannot be told.
+    """
+    known: Any = shape_env._maybe_evaluate_static(expr)
     if known is None:
         known = _holds(expr, shape_env)
-    if known is None:
-        known = value_at_all_of_few(expr, shape_env)
     return None if known is None else sympy.sympify(known)
 
 
 def _holds(expr: sympy.Basic, shape_env: ShapeEnv) -> bool | None:
-    """Whether it is true, or false, whatever the sizes are; None if that cannot be told."""
+    """What torch does not know: of compound sizes, and of rounded ones."""
     for size, values in compounds_in_ranges(shape_env):
         known = holds_of_compound(expr, size, values, shape_env)
         if known is not None:

@@ -202,6 +202,8 @@ def _in_blocks(
     A condition with ``16 * s`` for each ``s`` that guards say is a multiple of 16, and what
     its symbols can then be.
     """
+    if not shape_env.divisible:
+        return condition, shape_env
     condition = shape_env.replace(condition)
     divisors = _known_divisors(shape_env)
     ranges = {**shape_env.var_to_range}
