@@ -372,7 +372,7 @@ class SubgraphChoiceCaller(ir.ChoiceCaller):
         try:
             graph = graph_text(self.gm.graph, SymbolNames(), self.gm)
         except Unhashable:
-            name, graph = self.name, self._unlike_others
+            graph = self._unlike_others
         return "-".join((name, str(layouts), graph, str(patches)))
 
     @functools.cached_property

@@ -16,6 +16,7 @@ import sympy
 from torch._subclasses.fake_tensor import disable_fake_tensor_cache
 from torch.utils._sympy.value_ranges import ValueRanges
 
+from ..runtime.runtime_utils import ceildiv
 from ..virtualized import V
 from .rounded_sizes import divisor_of, told_of_compound, WHOLE
 
@@ -124,8 +125,8 @@ def value_at_all_of_few(expr: sympy.Basic, shape_env: ShapeEnv) -> sympy.Basic |
     if values.upper - values.lower >= _MOST_VALUES:
         return None
     by = divisor_of(symbol, shape_env)
-    first, last = -(-int(values.lower) // by) * by, int(values.upper) // by * by
-    return _value_at_all(expr, symbol, range(first, last + 1, by))
+    first = ceildiv(int(values.lower), by) * by
+    return _value_at_all(expr, symbol, range(first, int(values.upper) + 1, by))
 
 
 @functools.lru_cache(maxsize=1024)

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
     from torch._library.custom_ops import CustomOpDef
 
-# Where `torch.library` keeps which kernels there are.
-_IMPL_KEY = "{}/{}/CompositeImplicitAutograd"
+_COMPOSITE = "CompositeImplicitAutograd"
 # Torch's own that are composite by Python functions.
 _COMPOSITE_OF_TORCH = ("c10d_functional", "quantized_decomposed")
 
@@ -58,7 +57,13 @@ def _without_wrapper(kernel: Callable[..., Any]) -> Callable[..., Any]:
 
 def ops_with_functions() -> frozenset[str]:
     """Names, such as ``mylib::op``, of ops that Python functions compute or decompose."""
-    decomposed = (op._schema.name for op, _ in _decompositions())
+    from ..decomposition import decompositions
+
+    decomposed = (
+        op._schema.name
+        for op in decompositions
+        if isinstance(op, torch._ops.OpOverload) and op.namespace != "aten"
+    )
     return frozenset((*OPDEFS, *decomposed, *_composites()))
 
 
@@ -66,11 +71,9 @@ def decompositions_of(name: str) -> dict[str, Any]:
     """What graphs that Inductor compiles have in place of an op, by overload."""
     from ..decomposition import decompositions
 
-    namespace, _, op = name.partition("::")
-    packet = getattr(getattr(torch.ops, namespace), op, None)
-    if namespace == "aten" or packet is None:
+    if name.startswith("aten::"):
         return {}
-    overloads = {overload: getattr(packet, overload) for overload in packet.overloads()}
+    overloads = _overloads(name)
     return {o: decompositions[f] for o, f in overloads.items() if f in decompositions}
 
 
@@ -79,22 +82,19 @@ def is_composite(name: str) -> bool:
     namespace, _, op = name.partition("::")
     if namespace in _COMPOSITE_OF_TORCH:
         return False
+    names = (op, *(f"{op}.{overload}" for overload in _overloads(name)))
+    return any(f"{namespace}/{n}/{_COMPOSITE}" in torch.library._impls for n in names)
+
+
+def _overloads(name: str) -> dict[str, torch._ops.OpOverload]:
+    namespace, _, op = name.partition("::")
     packet = getattr(getattr(torch.ops, namespace), op, None)
-    overloads = () if packet is None else packet.overloads()
-    names = (op, *(f"{op}.{overload}" for overload in overloads))
-    return any(_IMPL_KEY.format(namespace, n) in torch.library._impls for n in names)
-
-
-def _decompositions() -> Iterator[tuple[torch._ops.OpOverload, Any]]:
-    from ..decomposition import decompositions
-
-    for op, decompose in decompositions.items():
-        if isinstance(op, torch._ops.OpOverload) and op.namespace != "aten":
-            yield op, decompose
+    found = () if packet is None else packet.overloads()
+    return {overload: getattr(packet, overload) for overload in found}
 
 
 def _composites() -> Iterator[str]:
     for kernel in torch.library._impls:
         namespace, op, key = kernel.split("/")
-        if key == "CompositeImplicitAutograd" and namespace not in _COMPOSITE_OF_TORCH:
+        if key == _COMPOSITE and namespace not in _COMPOSITE_OF_TORCH:
             yield f"{namespace}::{op.partition('.')[0]}"

@@ -23,6 +23,7 @@ from torch.utils._sympy.functions import (
     PythonMod,
 )
 
+from ..runtime.runtime_utils import ceildiv
 from ..virtualized import V
 from .guards import is_about_index_width, replaced
 from .known_sizes import values_of_symbol
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 _MOST_STEPS = 16
 # What may have one value again and again as a size grows, in sums with others.
-_ROUNDED = (FloorDiv, CeilToInt, FloorToInt, BitwiseFn_bitwise_and)
+_RECURRING = (FloorDiv, CeilToInt, FloorToInt, BitwiseFn_bitwise_and)
 # How many values beside a change are looked at, if something is rounded.
 _MOST_BESIDE = 256
 
@@ -80,7 +81,7 @@ def thresholds(condition: sympy.Basic, size: sympy.Expr, within: DimRange) -> li
     except (ArithmeticError, ValueError):  # it has none somewhere, as 1 << (s - 20)
         return []
     by = divisor_of(size, V.graph.sizevars.shape_env)
-    first, *starts = (-(-start // by) * by for start in (possible.start, *found))
+    first, *starts = (ceildiv(start, by) * by for start in (possible.start, *found))
     return sorted({start for start in starts if first < start < possible.end})
 
 
@@ -93,11 +94,11 @@ def _changes(
         return part.xreplace({symbol: sympy.Integer(value)}) == sympy.true
 
     for part in _inequalities(condition):
-        at = _first_change(functools.partial(holds, part), low, high)
+        answer = functools.partial(holds, part)
+        at = _first_change(answer, low, high)
         if at > high or holds(condition, at) == holds(condition, at - 1):
             continue
-        answer = functools.partial(holds, part)
-        if part.has(*_ROUNDED) and not _is_lasting(answer, low, at, high):
+        if part.has(*_RECURRING) and not _is_lasting(answer, low, at, high):
             raise ValueError(f"{part} changes every few values")
         yield at
 
