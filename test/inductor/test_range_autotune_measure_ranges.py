@@ -95,8 +95,8 @@ class TestCallsAhead(TestCase):
 class TestSettleOnConfigs(TestCase):
     def settle(self, undecided, sizes=(256, 1, 16, 64, 512, 1024), cannot=()):
         """
-        The calls at other sizes, by candidate, and how often inputs were made; the first
-        size is the model's, for which there are some.
+        The calls at other sizes, by candidate, the inputs that are held then, and how often
+        some were made; the first size is the model's, for which there are some.
         """
         calls = [[] for _ in undecided]
 
@@ -133,23 +133,24 @@ class TestSettleOnConfigs(TestCase):
         ):
             held.at(places[0][1])
             kernel_config_calls.settle_on_configs(tuning, places, held, search)
+            kept = held._inputs
             held.at(places[0][1])
         search.settle.assert_called_once()
-        return calls, made.call_count
+        return calls, kept, made.call_count
 
     def test_where_there_are_several(self):
-        calls, made = self.settle([True, True, False])
+        calls, kept, made = self.settle([True, True, False])
         self.assertEqual(calls, [[1, 64, 1024], [64, 1024], []])
-        self.assertEqual(made, 5)
+        self.assertEqual((kept, made), ([], 5))
 
     def test_only_where_it_can_be_called(self):
-        calls, _ = self.settle([True, True], sizes=(256, 1, 64, 512), cannot={64})
+        calls, _, _ = self.settle([True, True], sizes=(256, 1, 64, 512), cannot={64})
         self.assertEqual(calls, [[1], []])
 
     def test_the_first_place_s_inputs_are_kept_where_there_are_none(self):
         for arguments in ([[False]], [[True], (256,)]):
-            _, made = self.settle(*arguments)
-            self.assertEqual(made, 1)
+            _, kept, made = self.settle(*arguments)
+            self.assertEqual((kept, made), ([256], 1))
 
 
 class TestConfigsOfWinners(TestCase):
