@@ -656,30 +656,6 @@ class TestErrors(OpTestCase):
             """range_autotune_test.twice.default is decomposed before Inductor sees it, so that it is never tuned: it has a CompositeImplicitAutograd kernel. Register an op that it is made of, or call one of your own (torch.library.custom_op) in its place""",
         )
 
-    @parametrize("declines", (False, True))
-    def test_op_that_inductor_decomposes(self, declines):
-        """One that may decline to, as that of ``mm`` does of large ones, tells nothing."""
-        op = self.define_op("doubled(Tensor x) -> Tensor")
-
-        def always(x):
-            return x * 2
-
-        def sometimes(x):
-            return NotImplemented if x.numel() > 2 else x * 2
-
-        decompose = sometimes if declines else always
-        wrapped = functools.wraps(decompose)(functools.partial(decompose))
-        told = self.assertNoLogs if declines else self.assertLogs
-        with mock.patch.dict(decompositions, {op: wrapped}), told(LOG) as logs:
-            self.register(op, [CustomOpConfig(lambda x: x + x)])
-        if declines:
-            return
-        (record,) = logs.records
-        self.assertExpectedInline(
-            record.getMessage(),
-            """range_autotune_test.doubled.default is decomposed before Inductor sees it, so that it is never tuned: it has a decomposition in torch._inductor.decomposition. Register an op that it is made of, or call one of your own (torch.library.custom_op) in its place""",
-        )
-
     def test_decompositions_that_are_registered_later(self):
         self.addCleanup(fast_random_decomps.cache_clear)
         fast_random_decomps.cache_clear()

@@ -116,8 +116,8 @@ def lower_region(
         return inline_subgraph_to_ir_nodes(parts, list(given), registration.name)
 
     result = None
-    for call in calls:
-        note_lowered(call.target)
+    for node in body.graph.nodes:
+        note_lowered(node.target, node.meta.get("original_aten"))
     with lowered_as_not_registered(call.target for call in calls):
         try:
             site = CallSite.from_region(body.graph, calls, inputs)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import inspect
 import logging
 import numbers
 from collections.abc import Mapping
@@ -470,26 +469,9 @@ def check_not_mutating(op: torch._ops.OpOverload) -> None:
 def warn_if_decomposed(op: torch._ops.OpOverload) -> None:
     """Says so if no graph that Inductor compiles will have the op."""
     if op._can_decompose():
-        by = "a CompositeImplicitAutograd kernel"
-    elif _has_decomposition(op):
-        by = "a decomposition in torch._inductor.decomposition"
-    else:
-        return
-    log.warning(
-        "%s is decomposed before Inductor sees it, so that it is never tuned: it has %s. "
-        "Register an op that it is made of, or call one of your own "
-        "(torch.library.custom_op) in its place",
-        op,
-        by,
-    )
-
-
-def _has_decomposition(op: torch._ops.OpOverload) -> bool:
-    """Whether Inductor's table has one that leaves no call as it is, unlike that of ``mm``."""
-    from ..decomposition import decompositions, extra_random_decomps
-
-    # Not `select_decomp_table`: it knows none that is registered after its first call.
-    table = {**decompositions, **extra_random_decomps}
-    decompose = inspect.unwrap(table.get(op, op))
-    code = getattr(decompose, "__code__", None)
-    return code is not None and "NotImplemented" not in code.co_names
+        log.warning(
+            "%s is decomposed before Inductor sees it, so that it is never tuned: it has a "
+            "CompositeImplicitAutograd kernel. Register an op that it is made of, or call "
+            "one of your own (torch.library.custom_op) in its place",
+            op,
+        )

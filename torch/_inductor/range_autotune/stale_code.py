@@ -131,11 +131,17 @@ def install(op: torch._ops.OpOverload, lowering: Callable[..., Any]) -> None:
     _drop(stale)
 
 
-def note_lowered(target: Any) -> None:
-    """Called with the target of each node that is lowered."""
-    if isinstance(target, torch._ops.OpOverload):
-        ops = _lowered.ops.setdefault(CompileContext.current_compile_id(), set())
-        ops.add(sys.intern(target.name()))
+def note_lowered(target: Any, decomposed: Any = None) -> None:
+    """
+    Called with the target of each node that is lowered.
+
+    Args:
+        decomposed: the op that the node is a part of the decomposition of, if any.
+    """
+    ops = _lowered.ops.setdefault(CompileContext.current_compile_id(), set())
+    for op in (target, decomposed):
+        if isinstance(op, torch._ops.OpOverload):
+            ops.add(sys.intern(op.name()))
 
 
 def take_lowered() -> frozenset[str]:
