@@ -31,6 +31,7 @@ from torch.utils._sympy.functions import (
     IntTrueDiv,
     Min,
     Mod,
+    PythonMod,
 )
 
 import torch
@@ -49,6 +50,11 @@ ANY = DimRange(0, math.inf)
 def rounded_up(size):
     """How many blocks of 16 there are, as ``math.ceil(size / 16)`` says."""
     return CeilToInt(IntTrueDiv(size, 16))
+
+
+def padded(size):
+    """To whole blocks of 16, by ``-size % 16`` more."""
+    return size + PythonMod(-size, 16)
 
 
 @instantiate_parametrized_tests
@@ -90,6 +96,9 @@ class TestThresholds(SymbolicTestCase):
                 [],
             ),
             (lambda s, t: s, lambda s, t: rounded_up(s) <= 4, [65]),
+            (lambda s, t: s, lambda s, t: FloorDiv(padded(s), 16) <= 4, [65]),
+            (lambda s, t: s, lambda s, t: sympy.Ne(FloorDiv(padded(s), 16), 1), [17]),
+            (lambda s, t: s, lambda s, t: sympy.Eq(padded(s), s), []),
             (lambda s, t: s, lambda s, t: s + 1, []),
             (lambda s, t: s, lambda s, t: t <= 16, []),
             (lambda s, t: s, lambda s, t: s <= t, []),

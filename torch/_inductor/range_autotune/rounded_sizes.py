@@ -62,7 +62,7 @@ def _holds_of_sums(condition: sympy.Basic, shape_env: _Sizes) -> bool | None:
     of such sums what follows from the signs, of several conditions what follows from writing
     remainders as quotients.
     """
-    condition = condition.replace(_is_rounded, _by_quotient)
+    condition = with_quotients(condition)
     if condition in (sympy.true, sympy.false):
         return bool(condition)
     if not isinstance(condition, sympy.core.relational.Relational):
@@ -239,6 +239,11 @@ def _known_divisors(shape_env: ShapeEnv) -> dict[sympy.Symbol, int]:
             by = divisor // sympy.gcd(divisor, factor)
             known[symbol] = int(sympy.lcm(known.get(symbol, 1), by))
     return known
+
+
+def with_quotients(condition: sympy.Basic) -> sympy.Basic:
+    """With quotients rounded down in place of remainders, and of what is rounded up."""
+    return condition.replace(_is_rounded, _by_quotient)
 
 
 def _is_rounded(expr: sympy.Basic) -> bool:

@@ -27,7 +27,7 @@ from ..runtime.runtime_utils import ceildiv
 from ..virtualized import V
 from .guards import is_about_index_width, replaced
 from .known_sizes import values_of_symbol
-from .rounded_sizes import divisor_of, told_of_compound, WHOLE
+from .rounded_sizes import divisor_of, told_of_compound, WHOLE, with_quotients
 from .size_points import LARGEST_SYMBOL, size_bounds
 
 
@@ -59,6 +59,8 @@ def thresholds(condition: sympy.Basic, size: sympy.Expr, within: DimRange) -> li
         is about the width of indices.
     """
     condition, size = replaced(condition), replaced(size)
+    if isinstance(condition, Boolean):
+        condition = with_quotients(condition)
     possible = within.intersect(size_bounds(size))
     if possible is None or not size.free_symbols:
         return []
