@@ -23,17 +23,31 @@ from torch.fx.experimental.symbolic_shapes import (
     ShapeEnv,
     StrictMinMaxConstraint,
 )
+from torch.utils import _pytree as pytree
+from torch.utils._sympy.functions import FloorDiv
 from torch.utils._sympy.value_ranges import ValueRanges
 
 import torch
 from torch._inductor import ir
 from torch._inductor.kernel.custom_op import register_custom_op_autotuning
 from torch._inductor.range_autotune import lowering
+from torch._inductor.range_autotune.call_site import CallSite, Slot
 from torch._inductor.range_autotune.ranges import Segment
 from torch._inductor.range_autotune.registration import Registration
 
 
 THREADS = 8
+# Of ``SiteTestCase``: the second symbol's hint, and sizes in terms of both.
+S1 = 6
+EXPRESSIONS = {
+    "s0": lambda s0, s1: s0,
+    "twice": lambda s0, s1: 2 * s0,
+    "plus_5": lambda s0, s1: s0 + 5,
+    "half": lambda s0, s1: FloorDiv(s0, 2),
+    "product": lambda s0, s1: s0 * s1,
+    "sum": lambda s0, s1: s0 + s1,
+    "affine": lambda s0, s1: 3 * FloorDiv(s0, 4) + 1,
+}
 
 
 def one_config_each(sizes, at, usual, measure_within, worth):
@@ -252,3 +266,19 @@ class SymbolicTestCase(TestCase):
         layout = ir.FixedLayout(torch.device("cpu"), dtype, size, stride)
         buffer = ir.InputBuffer(name="made_up", layout=layout)
         return ir.TensorBox(ir.StorageBox(buffer))
+
+
+class SiteTestCase(SymbolicTestCase):
+    def setUp(self):
+        super().setUp()
+        self.s0 = self.symbol("s0", 100)
+        self.s1 = self.symbol("s1", S1)
+
+    def site(self, **arguments):
+        """A call of an op with IR tensors, lists of them, and symbolic integers."""
+        leaves, spec = pytree.tree_flatten(
+            arguments, is_leaf=lambda x: isinstance(x, ir.IRNode)
+        )
+        slots = [Slot(i) for i in range(len(leaves))]
+        nested = pytree.tree_unflatten(slots, spec)
+        return CallSite(torch.ops.aten.mul.Tensor, nested, tuple(leaves))

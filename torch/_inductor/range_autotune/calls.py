@@ -7,10 +7,12 @@ from typing import Any, TYPE_CHECKING
 
 from .. import config
 from .errors import one_line
+from .guards import replaced
 from .inputs import make_inputs
 from .integer_division import check_divisors
 from .limits import call_candidate, is_out_of_memory, time_limit_s
-from .size_points import may_hold, Purpose, SizePoint, values_of
+from .size_conditions import may_hold
+from .size_points import Purpose, SizePoint, values_of
 from .times import Failure
 from .trial import try_in_process
 
@@ -179,7 +181,7 @@ def broken_condition(tuning: Tuning, point: SizePoint) -> str | None:
     """What a size breaks of the conditions of candidates' code: 32 bits for an index, say."""
     for module in tuning.standing.modules.values():
         for condition in module.conditions:
-            if not may_hold(condition, point.values):
+            if not may_hold(replaced(condition), point.values):
                 return f"it breaks a condition of the code, {condition}"
     return None
 

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
     from .call_site import CallSite
     from .registration import InputGenFns
-    from .size_points import SizePoint, Values
+    from .size_conditions import Values
+    from .size_points import SizePoint
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 

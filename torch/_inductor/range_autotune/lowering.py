@@ -38,7 +38,7 @@ from .ranges import DimRange, fill_gaps, Segment
 from .recall import recall
 from .regions import form_regions
 from .report import log_header, log_kernel_configs, log_winners
-from .size_points import hint, size_bounds
+from .size_conditions import hint, size_bounds
 from .stale_code import note_lowered
 from .winners import choose_winners, Winner
 

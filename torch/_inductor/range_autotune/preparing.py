@@ -18,7 +18,7 @@ from .errors import one_line
 from .parsing import make_contest, naming
 from .ranges import ANY_SIZE, DimRange, fill_gaps, merge_neighbours, Segment
 from .ranks import common_to_all_ranks, is_same_on_all_ranks, topology
-from .size_points import size_bounds
+from .size_conditions import size_bounds
 from .standing import ContestedRange, LEFT_OUT_ELSEWHERE, Standing
 from .tracing import add_plain_lowering, add_variants, trace_candidates
 from .tuning import Tuning

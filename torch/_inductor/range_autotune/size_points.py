@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import itertools
 import math
 from typing import Any, TYPE_CHECKING, TypeVar
 
@@ -18,23 +17,31 @@ import sympy
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from ..codegen.subgraph import free_symbols
-from ..virtualized import V
-from .guards import is_about_index_width, replaced
+from .guards import replaced
 from .ranges import ANY_SIZE, DimRange
+from .size_conditions import (
+    all_hold,
+    hint,
+    known_conditions,
+    LARGEST_SYMBOL,
+    nearest_possible,
+    size_bounds,
+    with_conditions_met,
+    with_equations_solved,
+    with_others_raised,
+)
 
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from .call_site import CallSite
-
-    Values = Mapping[sympy.Symbol, int]
+    from .size_conditions import Values
 
 T = TypeVar("T")
 
 # A guard such as 8 | s0 is met by one of this many neighbours of the size asked for.
 _NEIGHBOURS_TRIED = 64
-LARGEST_SYMBOL = 2**40
 # Where a condition wants another size to be larger, so many times as large as the one that is
 # asked for, at the nearest of these neighbours.
 _FACTORS_RAISED = (1, 4)
@@ -72,57 +79,10 @@ class SizePoint:
         return self.purpose is not Purpose.CALL
 
 
-def size_bounds(size: sympy.Expr) -> DimRange:
-    """
-    The values that the shape environment knows a symbolic size to have.
-
-    A bound that only comes from a guard on the width of indices does not count: nobody has
-    such a size, and what is compiled behind one, as a backward pass is, would be measured
-    there.
-    """
-    bounds = V.graph.sizevars.shape_env.bound_sympy(size)
-    upper = _finite(bounds.upper, math.inf)
-    if upper < math.inf and any(map(_is_bounded_by_index_width, size.free_symbols)):
-        upper = math.inf
-    return DimRange(max(_finite(bounds.lower, 0), 0), upper + 1)
-
-
-def _is_bounded_by_index_width(symbol: sympy.Symbol) -> bool:
-    """Whether only a guard on the width of indices forbids the next larger value."""
-    shape_env = V.graph.sizevars.shape_env
-    last = _finite(shape_env.bound_sympy(symbol).upper, None)
-    if last is None:
-        return False
-    broken = [
-        guard.expr
-        for guard in shape_env.guards
-        if symbol in guard.expr.free_symbols
-        and not _holds_at(guard.expr, symbol, last + 1)
-    ]
-    return bool(broken) and all(map(is_about_index_width, broken))
-
-
-def _holds_at(condition: sympy.Basic, symbol: sympy.Symbol, value: int) -> bool:
-    """With the other symbols at their hints."""
-    hints = {other: hint(other) for other in condition.free_symbols}
-    return may_hold(condition, {**hints, symbol: value})
-
-
-def _finite(bound: Any, otherwise: Any) -> Any:
-    # The largest index stands for "unknown" in shape environments, as infinities do.
-    known = sympy.sympify(bound).is_Integer and abs(int(bound)) < 2**62
-    return int(bound) if known else otherwise
-
-
 def hint_point(site: CallSite, size: sympy.Expr | None = None) -> SizePoint:
     """The size that the model was compiled with; of sizes that are data, one that may be."""
     values = _as_asserted(site, {symbol: hint(symbol) for symbol in site.symbols()})
     return SizePoint(None if size is None else concrete(size, values), values)
-
-
-def hint(symbol: sympy.Symbol) -> int:
-    """The size that the model is compiled with."""
-    return int(V.graph.sizevars.optimization_hint(symbol))
 
 
 def concrete(expr: Any, values: Values) -> int:
@@ -143,58 +103,13 @@ def _as_asserted(site: CallSite, values: Values) -> Values:
     if not data:
         return values
     not_negative = [sympy.Ge(expr, 0) for expr in site.exprs()]
-    conditions = [*_conditions(), *not_negative]
+    conditions = [*known_conditions(), *not_negative]
     for halvings in range(max(values[s] for s in data).bit_length() + 1):
         halved = {symbol: values[symbol] >> halvings for symbol in data}
-        found = _met(conditions, {**values, **halved}, data)
+        found = with_conditions_met(conditions, {**values, **halved}, data)
         if found is not None:
             return found
     return values
-
-
-def _met(
-    conditions: Sequence[sympy.Basic], values: Values, changing: Sequence[sympy.Symbol]
-) -> Values | None:
-    """Values that meet conditions, with some symbols changed one by one; None if not found."""
-    met = {**values}
-    settled = values.keys() - {*changing}
-    for symbol in changing:
-        settled |= {symbol}
-        mine = [
-            condition
-            for condition in conditions
-            if symbol in condition.free_symbols
-            and condition.free_symbols & values.keys() <= settled
-        ]
-        for value in _solutions_or_doubled(mine, symbol, met):
-            met[symbol] = value
-            if _all_hold(mine, met):
-                break
-        else:
-            return None
-    return met
-
-
-def _solutions_or_doubled(
-    conditions: Sequence[sympy.Basic], symbol: sympy.Symbol, values: Values
-) -> list[int]:
-    """Within its bounds: solutions of equations, what is nearest to its value, that doubled."""
-    equations = [c for c in conditions if isinstance(c, sympy.Eq)]
-    solutions = [_solution(equation, symbol, values) for equation in equations]
-    bounds = size_bounds(symbol)
-    nearest = int(min(max(values[symbol], bounds.start), bounds.last))
-    doubled = [nearest << n for n in range(LARGEST_SYMBOL.bit_length())]
-    return [v for v in (*solutions, *doubled) if v is not None and v in bounds]
-
-
-def _conditions() -> list[sympy.Basic]:
-    """
-    What sizes have to meet, in the symbols that are left: guards, and what is asserted of
-    sizes that are data.
-    """
-    shape_env = V.graph.sizevars.shape_env
-    asserted = itertools.chain(*shape_env.deferred_runtime_asserts.values())
-    return [replaced(known.expr) for known in (*shape_env.guards, *asserted)]
 
 
 def values_of(symbols: Iterable[sympy.Symbol], values: Values) -> list[int]:
@@ -222,7 +137,7 @@ def point_for_size(
         point = hint_point(site, size)
         return point if point.size in within else None
     alike = {symbol: _symbols_alike(site, symbol, size, hints) for symbol in symbols}
-    conditions = _conditions()
+    conditions = known_conditions()
 
     def nearest(*others: Values) -> SizePoint | None:
         points = [
@@ -267,8 +182,7 @@ def _scaled(
         for symbol in alike.keys() & hints.keys():
             value = hints[symbol] * times // parts
             for same in (symbol, *alike[symbol]):
-                bounds = size_bounds(same)
-                scaled[same] = int(min(max(value, bounds.start), bounds.last))
+                scaled[same] = nearest_possible(same, value)
         if scaled not in found:
             found.append(scaled)
     return found
@@ -316,7 +230,7 @@ def _point_by_symbol(
 
     Args:
         same: these; see ``_symbols_alike``.
-        conditions: see ``_conditions``.
+        conditions: see ``known_conditions``.
     """
     refused: list[Values] = []
     for value in _values_near(symbol, size, wanted, hints):
@@ -324,18 +238,18 @@ def _point_by_symbol(
         if (got := _value_within(within, size, alone)) is None:
             continue
         together = {other: value for other in same if value in size_bounds(other)}
-        if together and _all_hold(conditions, {**alone, **together}):
+        if together and all_hold(conditions, {**alone, **together}):
             return SizePoint(got, {**alone, **together})
-        if _all_hold(conditions, alone):
+        if all_hold(conditions, alone):
             return SizePoint(got, alone)
         if len(refused) < _NEIGHBOURS_CHANGED:
             refused.append(alone)
-            solved = _solved(conditions, alone, symbol)
+            solved = with_equations_solved(conditions, alone, symbol)
             if point := _point_with(solved, size, within, conditions):
                 return point
     for factor in _FACTORS_RAISED:
         for values in refused:
-            raised = _raised(conditions, values, symbol, factor)
+            raised = with_others_raised(conditions, values, symbol, factor)
             if point := _point_with(raised, size, within, conditions):
                 return point
     return None
@@ -349,7 +263,7 @@ def _point_with(
 ) -> SizePoint | None:
     """None if values do not meet the conditions, or give no size in a range."""
     got = _value_within(within, size, values)
-    if got is None or not _all_hold(conditions, values):
+    if got is None or not all_hold(conditions, values):
         return None
     return SizePoint(got, values)
 
@@ -390,74 +304,6 @@ def _value_within(within: DimRange, size: sympy.Expr, values: Values) -> int | N
     return value if value in within else None
 
 
-def _solved(
-    conditions: Sequence[sympy.Basic], values: Values, symbol: sympy.Symbol
-) -> Values:
-    """With other symbols at the least that makes equations with one hold, one by one."""
-    solved, settled = {**values}, {symbol}
-    for equation in conditions:
-        if not isinstance(equation, sympy.Eq) or _may_hold(equation, solved):
-            continue
-        symbols = equation.free_symbols
-        if symbols.isdisjoint(settled):
-            continue
-        for other in sorted(symbols & solved.keys() - settled, key=str):
-            value = _solution(equation, other, solved)
-            if value is not None:
-                solved[other] = value
-                settled.add(other)
-                break
-    return solved
-
-
-def _solution(equation: sympy.Eq, symbol: sympy.Symbol, values: Values) -> int | None:
-    """The least value of one symbol, by bisection; None if there is none to be found."""
-    if not (equation.lhs.is_integer and equation.rhs.is_integer):
-        return None
-    known = {s: sympy.Integer(v) for s, v in values.items() if s != symbol}
-    difference = (equation.lhs - equation.rhs).xreplace(known)
-    if difference.free_symbols != {symbol}:
-        return None
-    bounds = size_bounds(symbol)
-    low, high = bounds.start, int(min(bounds.last, LARGEST_SYMBOL))
-
-    def at(value: int) -> sympy.Expr:
-        return difference.xreplace({symbol: sympy.Integer(value)})
-
-    try:
-        sign = -1 if at(low) > 0 else 1
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (low, middle) if sign * at(middle) >= 0 else (middle + 1, high)
-        return low if at(low) == 0 else None
-    except ZeroDivisionError:
-        return None
-
-
-def _raised(
-    conditions: Sequence[sympy.Basic],
-    values: Values,
-    symbol: sympy.Symbol,
-    factor: int,
-) -> Values:
-    """
-    With other symbols at least so many times as large as one, where conditions on it and
-    them do not hold.
-    """
-    least = factor * values[symbol]
-    others: set[Any] = set()
-    for condition in conditions:
-        symbols = condition.free_symbols
-        if symbol in symbols and not _may_hold(condition, values):
-            others |= symbols - {symbol}
-    raised = {
-        other: max(value, least)
-        for other, value in values.items()
-        if other in others and least in size_bounds(other)
-    }
-    return {**values, **raised}
-
-
 def _values_near(
     symbol: sympy.Symbol, size: sympy.Expr, wanted: int, hints: Values
 ) -> Iterator[int]:
@@ -493,22 +339,3 @@ def _smallest_reaching(
         middle = (low + high) // 2
         low, high = (low, middle) if reaches(middle) else (middle + 1, high)
     return low
-
-
-def _all_hold(conditions: Iterable[sympy.Basic], values: Values) -> bool:
-    """Whether values make none of ``_conditions`` false."""
-    return all(_may_hold(condition, values) for condition in conditions)
-
-
-def may_hold(condition: sympy.Basic, values: Values) -> bool:
-    """False only if values make a condition on sizes false, or divide by nothing in it."""
-    return _may_hold(replaced(condition), values)
-
-
-def _may_hold(condition: sympy.Basic, values: Values) -> bool:
-    """See ``may_hold``, of one in the symbols that are left."""
-    known = {symbol: sympy.Integer(value) for symbol, value in values.items()}
-    try:
-        return condition.xreplace(known) is not sympy.false
-    except ZeroDivisionError:  # by a quotient such as s // 8
-        return False

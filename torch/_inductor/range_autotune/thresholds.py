@@ -28,7 +28,7 @@ from ..virtualized import V
 from .guards import is_about_index_width, replaced
 from .known_sizes import values_of_symbol
 from .rounded_sizes import divisor_of, told_of_compound, WHOLE, with_quotients
-from .size_points import LARGEST_SYMBOL, size_bounds
+from .size_conditions import LARGEST_SYMBOL, size_bounds
 
 
 if TYPE_CHECKING:

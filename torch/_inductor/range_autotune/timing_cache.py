@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from .kernel_config_ranges import ConfigTimes
     from .numerics import Comparison
     from .registration import TuningOptions
-    from .size_points import Values
+    from .size_conditions import Values
     from .times import Times
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
