@@ -23,7 +23,7 @@ from torch._inductor.autotune_process import (
 )
 from torch._inductor.codegen.common import KernelTemplate
 from torch._inductor.runtime.benchmarking import benchmarker
-from torch._inductor.utils import convert_shape_to_inductor, do_bench_using_profiling
+from torch._inductor.utils import do_bench_using_profiling
 from torch._inductor.virtualized import V
 from torch.fx.experimental.symbolic_shapes import (
     _ShapeEnvGuardError,
@@ -39,6 +39,7 @@ from torch._inductor.range_autotune.captures import (
 )
 from torch._inductor.range_autotune.cond_branches import with_tuples
 from torch._inductor.range_autotune.content import Unhashable
+from torch._inductor.range_autotune.contract import layout_of
 from torch._inductor.range_autotune.errors import one_line
 from torch._inductor.range_autotune.functional import functionalized, has_effects
 from torch._inductor.range_autotune.graph_text import graph_text, SymbolNames
@@ -545,13 +546,7 @@ def _output_layout(gm: torch.fx.GraphModule) -> ir.FixedLayout:
     assert isinstance(result, torch.fx.Node), (
         f"Expected single tensor output, got {type(result)}"
     )
-    value = result.meta["val"]
-    return ir.FixedLayout(
-        device=value.device,
-        dtype=value.dtype,
-        size=convert_shape_to_inductor(value.shape),
-        stride=convert_shape_to_inductor(value.stride()),
-    )
+    return layout_of(result.meta["val"])
 
 
 def _check_same_layout(name: str, choices: Sequence[SubgraphChoiceCaller]) -> None:

@@ -52,15 +52,18 @@ class Outputs:
     @property
     def layouts(self) -> list[ir.FixedLayout]:
         """Those of the tensors."""
-        return [
-            ir.FixedLayout(
-                tensor.device,
-                tensor.dtype,
-                convert_shape_to_inductor(tensor.shape),
-                convert_shape_to_inductor(tensor.stride()),
-            )
-            for tensor in self.tensors
-        ]
+        return [*map(layout_of, self.tensors)]
+
+
+def layout_of(fake: torch.Tensor, is_pinned: bool = False) -> ir.FixedLayout:
+    """A fake tensor's, sizes symbolic."""
+    return ir.FixedLayout(
+        fake.device,
+        fake.dtype,
+        convert_shape_to_inductor(fake.shape),
+        convert_shape_to_inductor(fake.stride()),
+        is_pinned=is_pinned,
+    )
 
 
 def main_device(devices: Iterable[torch.device]) -> torch.device:

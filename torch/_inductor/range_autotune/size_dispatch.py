@@ -25,7 +25,7 @@ from ..graph import SubgraphLowering
 from ..utils import is_cudagraph_unsafe_op
 from ..virtualized import V
 from .captures import constants_may_be_real
-from .contract import main_device
+from .contract import layout_of, main_device
 from .guards import without_optional_guards
 from .known_sizes import emitting
 from .subgraph_module import TrustsInputs
@@ -401,14 +401,7 @@ class _Output(ir.MultiOutput):
 
     def __init__(self, dispatch: SizeDispatch, index: int, fake: torch.Tensor) -> None:
         results = [graph.graph_outputs[index] for graph in dispatch._graphs()]
-        size, stride = map(ir.convert_shape_to_inductor, (fake.shape, fake.stride()))
-        layout = ir.FixedLayout(
-            device=fake.device,
-            dtype=fake.dtype,
-            size=list(size),
-            stride=list(stride),
-            is_pinned=results[0].get_layout().is_pinned,
-        )
+        layout = layout_of(fake, is_pinned=results[0].get_layout().is_pinned)
         super().__init__(layout, dispatch, [(list, index)])
         for graph, result in zip(dispatch._graphs(), results):
             if result.get_name() in graph.unaligned_buffers:
