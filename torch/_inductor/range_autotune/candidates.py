@@ -144,14 +144,13 @@ class TracedCandidate:
 @dataclasses.dataclass(frozen=True)
 class Rejection:
     """
-    A candidate that is out, and why.
+    Why a candidate has no graph, or one that breaks the contract.
 
     Args:
         guards: whether that is because tracing it guards on a size.
         question: what it asks of sizes, if that is why.
     """
 
-    candidate: Candidate
     reason: str
     guards: bool = False
     question: Question | None = None
@@ -202,7 +201,7 @@ def trace_candidate(
     apart: bool = False,
 ) -> TracedCandidate | Rejection:
     """
-    The candidate's graph; a Rejection if it has none or breaks the contract.
+    The candidate's graph, or why there is none that keeps the contract.
 
     Args:
         known: what its ranges say of the size.
@@ -224,18 +223,17 @@ def trace_candidate(
         place = "the model" if of_torch else "the op's fake kernel"
         in_range = "" if known else "; if in a range, let it compete there only"
         return Rejection(
-            candidate,
             f"it guards on a size, {condition}. If that holds for all calls of the op, "
             f"say so with torch._check in {place}{in_range}",
             guards=True,
             question=refused_question(e),
         )
     except (DataDependentOutputException, DynamicOutputShapeException) as e:
-        return Rejection(candidate, f"it depends on data, through {e.func}")
+        return Rejection(f"it depends on data, through {e.func}")
     except GuardOnDataDependentSymNode as e:
-        return Rejection(candidate, one_line(e), question=Question(e.cond))
+        return Rejection(one_line(e), question=Question(e.cond))
     except Exception as e:
-        return Rejection(candidate, one_line(e))
+        return Rejection(one_line(e))
 
 
 def trace_plain(

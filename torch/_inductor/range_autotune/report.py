@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from .call_site import CallSite
-    from .candidates import Rejection
     from .ranges import DimRange
-    from .registration import Registration
     from .times import RangeTimes
     from .tuning import Tuning
     from .winners import KernelConfigs
@@ -31,8 +29,9 @@ _SYMBOL = r"\b[su]\d+\b"
 
 
 def warn_left_out(
-    registration: Registration,
-    rejection: Rejection,
+    op_name: str,
+    candidate_name: str,
+    reason: str,
     site: CallSite,
     where: DimRange | None = None,
     known: bool = False,
@@ -48,11 +47,11 @@ def warn_left_out(
     log.log(
         logging.DEBUG if known else logging.WARNING,
         "%s: candidate '%s' is left out%s: %s%s",
-        registration.name,
-        rejection.candidate.name,
+        op_name,
+        candidate_name,
         f" in range {where}" if where else "",
-        rejection.reason,
-        _symbols_in(rejection.reason, site),
+        reason,
+        _symbols_in(reason, site),
     )
 
 

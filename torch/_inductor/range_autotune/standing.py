@@ -15,7 +15,6 @@ from .candidate_indices import (
     PLAIN_INDEX,
     PLAIN_NAME,
 )
-from .candidates import Rejection, TracedCandidate
 from .compiled_graph import told_left_out
 from .report import warn_left_out
 from .times import Failure
@@ -24,6 +23,7 @@ from .timing_cache import candidate_text
 
 if TYPE_CHECKING:
     from .call_site import CallSite
+    from .candidates import TracedCandidate
     from .ranges import DimRange
     from .registration import Candidate, Registration
     from .subgraph_module import SubgraphModule
@@ -82,8 +82,8 @@ class Standing:
         left_out: who is out of a range only, in which it does not run, by its sizes.
         guarded: of those who are out, those whose code guards on a size, and on which.
         aside: of these, those that may be in again.
-        untold: rejections that the user has not been warned of; None once each is told as
-            it is made.
+        untold: who is out without a warning so far, why, and of which range; None once
+            each is told as it is found out.
         compared: whose results were compared with the op's, at one size at least.
         not_compared: whose were not, at a size, and why.
         doubted: of whom the user was warned that their results differ.
@@ -103,7 +103,7 @@ class Standing:
     )
     guarded: dict[int, Failure] = dataclasses.field(default_factory=dict)
     aside: dict[int, TracedCandidate] = dataclasses.field(default_factory=dict)
-    untold: list[tuple[Rejection, DimRange | None]] | None = dataclasses.field(
+    untold: list[tuple[Candidate, str, DimRange | None]] | None = dataclasses.field(
         default_factory=list
     )
     compared: set[int] = dataclasses.field(default_factory=set)
@@ -131,9 +131,10 @@ class Standing:
             for name, value in vars(self).items()
             if isinstance(value, (dict, list, set))
         }
-        left_out = self.left_out.copy()
-        left_out.update({sizes: {**out} for sizes, out in left_out.items()})
-        return dataclasses.replace(self, **{**containers, "left_out": left_out})
+        copied = dataclasses.replace(self, **containers)
+        for sizes, out in self.left_out.items():
+            copied.left_out[sizes] = {**out}
+        return copied
 
     def add_variant(self, index: int, traced: TracedCandidate, varied: int) -> None:
         """
@@ -261,20 +262,22 @@ class Standing:
         where: DimRange | None = None,
     ) -> None:
         if index != PLAIN_INDEX and index not in self.variants:
-            self.warn(Rejection(candidate, failure.reason), where)
+            self.warn(candidate, failure.reason, where)
 
-    def warn(self, rejection: Rejection, where: DimRange | None = None) -> None:
+    def warn(
+        self, candidate: Candidate, reason: str, where: DimRange | None = None
+    ) -> None:
         """Logs one warning a graph for each part that fails in all its combinations."""
         if self.untold is not None:
-            self.untold.append((rejection, where))
+            self.untold.append((candidate, reason, where))
             return
         told = told_left_out()
         bad = {
-            (str(self.site.calls[i].op), name, rejection.reason, where)
-            for i, name in _parts(rejection.candidate) - self._parts_left(where)
+            (str(self.site.calls[i].op), name, reason, where)
+            for i, name in _parts(candidate) - self._parts_left(where)
         }
         known = bool(bad) and bad <= told
-        warn_left_out(self.registration, rejection, self.site, where, known)
+        warn_left_out(self.name, candidate.name, reason, self.site, where, known)
         told |= bad
 
     def tell(self) -> None:

@@ -82,7 +82,8 @@ def trace_candidates(tuning: Tuning) -> None:
         else:
             # If in parts, of the first one: what is wrong with it behind what a cut answers.
             is_answered = reasons[0].question != whole.result.question
-            standing.warn(reasons[0] if is_answered else whole.result)
+            rejection = reasons[0] if is_answered else whole.result
+            standing.warn(candidate, rejection.reason)
     if in_pieces:
         _cut_ranges(standing, sorted(edges))
         _take_apart(tuning, in_pieces)
@@ -177,7 +178,7 @@ def _take_apart(tuning: Tuning, in_pieces: Mapping[int, Sequence[_Piece]]) -> No
             if isinstance(piece.result, TracedCandidate):
                 standing.traced[number] = piece.result
             elif any(has_points(tuning, r.possible) for r in piece.ranges):
-                standing.warn(piece.result, sizes)
+                standing.warn(standing.candidates[index], piece.result.reason, sizes)
 
 
 def _cut_ranges(standing: Standing, ends: Sequence[int]) -> None:
