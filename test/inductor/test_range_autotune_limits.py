@@ -36,7 +36,6 @@ from torch._inductor.range_autotune.limits import (
     Exited,
     is_out_of_memory,
     LimitedExecutor,
-    time_limit_s,
     TookTooLong,
 )
 from torch._inductor.range_autotune.subgraph_module import SubgraphModule
@@ -86,36 +85,6 @@ class Spinning:
         with mock.patch.object(limits, "_Alarm", Alarm):
             yield
         begun.set()
-
-
-@instantiate_parametrized_tests
-class TestSetting(TestCase):
-    def test_default(self):
-        self.assertEqual(time_limit_s(), 600.0)
-
-    @parametrize("value", (None, 5, 0.5))
-    def test_good_values(self, value):
-        with config.patch(custom_op_candidate_time_limit_s=value):
-            self.assertEqual(time_limit_s(), value)
-
-    @parametrize("value", (0, -1.0, float("nan"), float("inf"), True, "5"))
-    def test_bad_values(self, value):
-        with (
-            config.patch(custom_op_candidate_time_limit_s=value),
-            self.assertRaisesRegex(ValueError, f"limit, got {value!r}$"),
-        ):
-            time_limit_s()
-
-    def test_message(self):
-        with (
-            config.patch(custom_op_candidate_time_limit_s=-1),
-            self.assertRaises(ValueError) as caught,
-        ):
-            time_limit_s()
-        self.assertExpectedInline(
-            str(caught.exception),
-            """torch._inductor.config.custom_op_candidate_time_limit_s must be a positive number of seconds, or None for no limit, got -1""",
-        )
 
 
 @instantiate_parametrized_tests

@@ -10,7 +10,8 @@ from .errors import one_line
 from .guards import replaced
 from .inputs import make_inputs
 from .integer_division import check_divisors
-from .limits import call_candidate, is_out_of_memory, time_limit_s
+from .limits import call_candidate, is_out_of_memory
+from .settings import time_limit_s
 from .size_conditions import may_hold
 from .size_points import Purpose, SizePoint, values_of
 from .times import Failure

@@ -50,10 +50,11 @@ from .errors import CandidateError, one_line
 from .graph_text import graph_text, SymbolNames
 from .guards import Question, refused_question, without_optional_guards
 from .known_sizes import knowing
-from .limits import call_within, time_limit_s
+from .limits import call_within
 from .narrowed_sizes import no_answer_kept
 from .passes import is_other_form, optimized
 from .registration import Candidate
+from .settings import time_limit_s
 from .write_ops import put_writes_last, WRITE_NAMESPACE
 
 

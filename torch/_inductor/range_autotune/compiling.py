@@ -20,7 +20,8 @@ from .cpp_units import compile_together, CppKernel, is_full, kernels_of
 from .guards import is_about_index_width
 from .kernel_config_names import content_name
 from .known_sizes import knowing
-from .limits import call_within, fulfil, LimitedExecutor, time_limit_s
+from .limits import call_within, fulfil, LimitedExecutor
+from .settings import time_limit_s
 from .subgraph_module import generate_module, SubgraphModule
 from .threads import autotune_threads, is_compiled_by_workers, loads_in_any_thread
 from .times import Failure, failure_of

@@ -15,7 +15,6 @@ from .dispatched_calls import (
     registration_of_call,
     results_of,
 )
-from .fusion_options import fusion_types
 from .integer_division import divides_integers
 from .joint import can_join
 from .node_kinds import (
@@ -34,6 +33,7 @@ from .node_kinds import (
 from .plain_bodies import is_generated
 from .region_copies import is_free
 from .region_writes import can_join_as_write, is_write, written_by
+from .settings import fusion_types
 
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ import atexit
 import collections
 import contextlib
 import ctypes
-import math
 import sys
 import threading
 import time
@@ -22,7 +21,7 @@ from typing import Any, TYPE_CHECKING, TypeVar
 
 import torch
 
-from .. import config
+from .settings import TIME_LIMIT, time_limit_s
 
 
 if TYPE_CHECKING:
@@ -33,7 +32,6 @@ T = TypeVar("T")
 # What a time limit may be for, in messages.
 A_CALL = "a call of it"
 
-_SETTING = "torch._inductor.config.custom_op_candidate_time_limit_s"
 # An exception that was swallowed, by a bare `except:` for one, is raised again.
 _AGAIN_S = 1.0
 # Until a thread is looked at again that could not be interrupted.
@@ -58,26 +56,7 @@ class TookTooLong(Exception):
     """A candidate was ended, or is not waited for any longer; says what it was at."""
 
     def __init__(self, what: str, limit_s: float) -> None:
-        super().__init__(f"{what} takes longer than {limit_s:g} s, see {_SETTING}")
-
-
-def time_limit_s() -> float | None:
-    """
-    What each step of a candidate may take; None for no limit.
-
-    Raises:
-        ValueError: if the setting is neither.
-    """
-    limit_s: Any = config.custom_op_candidate_time_limit_s
-    if limit_s is None:
-        return None
-    number = isinstance(limit_s, (int, float)) and not isinstance(limit_s, bool)
-    if not (number and 0 < limit_s < math.inf):
-        raise ValueError(
-            f"{_SETTING} must be a positive number of seconds, or None for no limit, "
-            f"got {limit_s!r}"
-        )
-    return float(limit_s)
+        super().__init__(f"{what} takes longer than {limit_s:g} s, see {TIME_LIMIT}")
 
 
 def is_out_of_memory(error: BaseException) -> bool:

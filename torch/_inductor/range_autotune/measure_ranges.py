@@ -31,11 +31,12 @@ from .in_step import call_in_step, time_in_step
 from .inputs import have_memory
 from .kernel_config_calls import caller_ahead, compare_configs, settle_on_configs
 from .kernel_config_search import ConfigSearch
-from .limits import call_candidate, is_out_of_memory, time_limit_s
+from .limits import call_candidate, is_out_of_memory
 from .measure import call_once, synchronize, time_candidates
 from .measuring_points import schedule
 from .ranks import common_to_all_ranks
 from .recall import may_have_kernel_configs, remember
+from .settings import time_limit_s
 from .size_points import Purpose
 from .standing import LEFT_OUT_ELSEWHERE
 from .times import Failure, failure_of, Times, Timing

@@ -25,9 +25,9 @@ from ..codegen.subgraph import trace_subgraph
 from ..utils import is_pointwise_use, is_view
 from .candidate_calls import call_implementation, plain_body
 from .errors import one_line
-from .fusion_options import fusion_types
-from .limits import call_within, time_limit_s
+from .limits import call_within
 from .node_kinds import has_generated_code
+from .settings import fusion_types, time_limit_s
 from .signatures import all_arguments
 from .stale_code import registration_of
 

@@ -14,7 +14,6 @@ from .dispatched_calls import (
     registration_of_call,
     results_of,
 )
-from .fusion_options import fusion_types, most_steps
 from .joining import (
     can_follow,
     can_follow_as_call,
@@ -44,6 +43,7 @@ from .region_writes import (
     writes_in_order_of_reads,
     written_by,
 )
+from .settings import fusion_types, most_steps
 
 
 if TYPE_CHECKING:

@@ -17,11 +17,11 @@ from .candidate_indices import (
     PLAIN_INDEX,
 )
 from .candidates import Rejection, trace_candidate, trace_plain, TracedCandidate
-from .fusion_options import fusion_speedup_threshold
 from .kernel_forms import with_persistent_reductions
 from .known_sizes import is_compound, KnownSize
 from .measuring_points import has_points
 from .ranges import DimRange
+from .settings import fusion_speedup_threshold
 from .thresholds import thresholds
 
 

@@ -7,7 +7,7 @@ from typing import Any, TYPE_CHECKING
 
 from .. import config
 from .candidate_indices import APART, FALLBACK_INDEX, kind_of_variant, PLAIN_INDEX
-from .fusion_options import fusion_speedup_threshold
+from .settings import fusion_speedup_threshold
 from .winners import ChoiceRules
 
 

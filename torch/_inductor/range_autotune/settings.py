@@ -1,11 +1,15 @@
-"""What Inductor's config says about fusing an op with its neighbours."""
+"""What Inductor's config says about fusing neighbours and about a candidate's time, checked."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from .. import config
 
+
+# In messages.
+TIME_LIMIT = "torch._inductor.config.custom_op_candidate_time_limit_s"
 
 FUSION_TYPES = ("epilogue", "prologue", "reduction", "cross_subgraph")
 
@@ -38,10 +42,30 @@ def fusion_speedup_threshold() -> float | None:
         ValueError: if the setting is neither that nor a positive number.
     """
     threshold: Any = config.fusion_speedup_threshold
-    is_number = isinstance(threshold, (int, float)) and not isinstance(threshold, bool)
-    if threshold is None or (is_number and threshold > 0):
+    if threshold is None or _is_positive(threshold):
         return threshold
     raise ValueError(
         "torch._inductor.config.fusion_speedup_threshold must be a positive number, or "
         f"None to fuse without measuring, got {threshold!r}"
     )
+
+
+def time_limit_s() -> float | None:
+    """
+    What each step of a candidate may take; None for no limit.
+
+    Raises:
+        ValueError: if the setting is neither.
+    """
+    limit_s: Any = config.custom_op_candidate_time_limit_s
+    if limit_s is None or (_is_positive(limit_s) and limit_s < math.inf):
+        return limit_s
+    raise ValueError(
+        f"{TIME_LIMIT} must be a positive number of seconds, or None for no limit, "
+        f"got {limit_s!r}"
+    )
+
+
+def _is_positive(value: Any) -> bool:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_number and value > 0
