@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from .kernel_config_ranges import ConfigRecord, ConfigTimes, MeasureConfigs
     from .numerics import Comparison
     from .standing import ContestedRange, Standing
-    from .timing_cache import Entry
+    from .times import Findings
     from .tuning import Tuning
 
-    Found = tuple[ContestedRange, SizePoint, Entry]
+    Found = tuple[ContestedRange, SizePoint, Findings]
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
 
 def learn(
-    standing: Standing, competing: ContestedRange, point: SizePoint, entry: Entry
+    standing: Standing, competing: ContestedRange, point: SizePoint, findings: Findings
 ) -> None:
     """
     Rejects candidates that failed, or differed from the op, at a point.
@@ -41,9 +41,9 @@ def learn(
     Args:
         competing: the range that the point is in.
     """
-    if point.is_timed or _is_called_there(standing, competing, entry.times):
-        judge(standing, entry.comparisons, point)
-        reject_failures(standing, competing, point, entry.times)
+    if point.is_timed or _is_called_there(standing, competing, findings.times):
+        judge(standing, findings.comparisons, point)
+        reject_failures(standing, competing, point, findings.times)
 
 
 def _is_called_there(
@@ -120,26 +120,26 @@ def reject_failures(
 def conclude(
     tuning: Tuning,
     found: Sequence[Found],
-    entry_at: Callable[[ContestedRange, SizePoint], Entry],
+    findings_at: Callable[[ContestedRange, SizePoint], Findings],
 ) -> None:
     """
     Keeps the times of those that have not failed in a range, cut where winners change.
 
     Args:
         found: at all that was scheduled.
-        entry_at: finds out about a size between the points.
+        findings_at: finds out about a size between the points.
     """
     _object_to_uncompared(tuning.standing)
     cut_ranges: list[tuple[ContestedRange, list[RangeTimes]]] = []
     for competing in tuning.standing.ranges:
         at = {
-            point.size: entry.times
-            for of_range, point, entry in found
+            point.size: findings.times
+            for of_range, point, findings in found
             if of_range == competing and point.is_timed
         }
-        pieces = _pieces(tuning, competing, at, entry_at)
+        pieces = _pieces(tuning, competing, at, findings_at)
         cut_ranges.append((competing, pieces))
-    _call_at_ends(tuning, found, entry_at)
+    _call_at_ends(tuning, found, findings_at)
     rows = [
         (competing, _of_those_in(tuning.standing, competing, piece))
         for competing, pieces in cut_ranges
@@ -156,7 +156,7 @@ def _pieces(
     tuning: Tuning,
     competing: ContestedRange,
     at: Mapping[int | None, Times],
-    entry_at: Callable[[ContestedRange, SizePoint], Entry],
+    findings_at: Callable[[ContestedRange, SizePoint], Findings],
 ) -> list[RangeTimes]:
     """
     What a range is cut into, with what is measured for that.
@@ -167,7 +167,7 @@ def _pieces(
     standing, rules = tuning.standing, tuning.choice_rules()
     whole = _of_those_in(standing, competing, RangeTimes(competing.sizes, at))
     last = max((size for size in whole.at if size is not None), default=0)
-    times_at = functools.partial(_times_at, tuning, competing, entry_at, last)
+    times_at = functools.partial(_times_at, tuning, competing, findings_at, last)
     within = measure_within(tuning.site, tuning.size, times_at)
     if has_open_end(tuning, competing.possible):
         whole = with_open_end(whole, rules, within)
@@ -194,7 +194,7 @@ def _with_loan(
 def _call_at_ends(
     tuning: Tuning,
     found: Sequence[Found],
-    entry_at: Callable[[ContestedRange, SizePoint], Entry],
+    findings_at: Callable[[ContestedRange, SizePoint], Findings],
 ) -> None:
     """
     Calls all candidates once at ends of ranges, too, where these are not measured: at ends
@@ -210,7 +210,7 @@ def _call_at_ends(
             assert point.size is not None
             is_called = point.size <= largest or _is_somebody_out(tuning.standing)
             if is_called and (competing, point.size) not in measured:
-                entry_at(competing, point)
+                findings_at(competing, point)
 
 
 def _is_somebody_out(standing: Standing) -> bool:
@@ -285,7 +285,7 @@ def _still_in(standing: Standing, competing: ContestedRange, times: Times) -> Ti
 def _times_at(
     tuning: Tuning,
     competing: ContestedRange,
-    entry_at: Callable[[ContestedRange, SizePoint], Entry],
+    findings_at: Callable[[ContestedRange, SizePoint], Findings],
     last: int,
     point: SizePoint,
 ) -> Times:
@@ -295,10 +295,12 @@ def _times_at(
             runs nothing is known, and nobody is called where users' kernels may err.
     """
     if point.size is None or point.size <= last:
-        return _still_in(tuning.standing, competing, entry_at(competing, point).times)
+        return _still_in(
+            tuning.standing, competing, findings_at(competing, point).times
+        )
     if has_long_tensor(tuning.site, point.values, tuning.outputs.tensors):
         return {}
-    times = entry_at(
+    times = findings_at(
         competing, dataclasses.replace(point, purpose=Purpose.BEYOND)
     ).times
     runs = any(isinstance(time, Timing) for time in times.values())

@@ -39,8 +39,7 @@ from .recall import may_have_kernel_configs, remember
 from .settings import time_limit_s
 from .size_points import Purpose
 from .standing import LEFT_OUT_ELSEWHERE
-from .times import Failure, failure_of, Times, Timing
-from .timing_cache import Entry
+from .times import Failure, failure_of, Findings, Times, Timing
 from .tuning_progress import tuning_progress
 
 
@@ -77,17 +76,17 @@ def measure_ranges(tuning: Tuning, beside: Iterable[Tuning] = ()) -> None:
         if tuning.device.type == "cpu":
             compiling.wait_for_quiet(beside)
 
-        def measure(competing: ContestedRange, point: SizePoint) -> Entry:
+        def measure(competing: ContestedRange, point: SizePoint) -> Findings:
             out_before = tuning.standing.out_of(competing)
-            entry = _measure_point(tuning, competing, point, held)
+            findings = _measure_point(tuning, competing, point, held)
             held.drop()
             out = tuning.standing.out_of(competing)
             failed = {i: failure for i, failure in out.items() if i not in out_before}
-            remember(tuning, competing, point, entry, {**uncompiled, **failed})
+            remember(tuning, competing, point, findings, {**uncompiled, **failed})
             progress.done(f"{competing.sizes} at {point.size}")
-            return entry
+            return findings
 
-        def measure_between(competing: ContestedRange, point: SizePoint) -> Entry:
+        def measure_between(competing: ContestedRange, point: SizePoint) -> Findings:
             progress.add_steps(1)
             return measure(competing, point)
 
@@ -108,7 +107,7 @@ def _out_by_their_code(standing: Standing) -> dict[int, Failure]:
 
 def _measure_point(
     tuning: Tuning, competing: ContestedRange, point: SizePoint, held: HeldInputs
-) -> Entry:
+) -> Findings:
     """Those that fail are out of the range, but for sizes beyond those that stand for it."""
     reason = broken_condition(tuning, point)
     if reason:
@@ -120,19 +119,22 @@ def _measure_point(
     reject_failures(tuning.standing, competing, point, failures)
     runners = _on_all_ranks(tuning, mine)
     if not runners:
-        entry = Entry(not_measured=reason)
+        findings = Findings(not_measured=reason)
     elif point.is_timed:
-        entry = _timed(tuning, competing, runners, point)
+        findings = _timed(tuning, competing, runners, point)
     else:
-        entry = _called(tuning, runners, point)
-        learn(tuning.standing, competing, point, entry)
+        findings = _called(tuning, runners, point)
+        learn(tuning.standing, competing, point, findings)
     beyond = point.purpose is Purpose.BEYOND
-    return _to_stay(tuning, point, entry, failures) if beyond else entry
+    return _to_stay(tuning, point, findings, failures) if beyond else findings
 
 
 def _to_stay(
-    tuning: Tuning, point: SizePoint, entry: Entry, failures: Mapping[int, Failure]
-) -> Entry:
+    tuning: Tuning,
+    point: SizePoint,
+    findings: Findings,
+    failures: Mapping[int, Failure],
+) -> Findings:
     """
     What is found out at a size that may never be met, for all processes: none is to measure
     anew for memory that a candidate lacked there.
@@ -146,17 +148,17 @@ def _to_stay(
             return result
         return dataclasses.replace(result, may_pass=False, lacks_memory=False)
 
-    times = {i: lasting(result) for i, result in {**failures, **entry.times}.items()}
+    times = {i: lasting(result) for i, result in {**failures, **findings.times}.items()}
     if not times and not have_memory(tuning.site, point, tuning.outputs.tensors):
-        return Entry()  # as later processes find, or not, before they call anybody
-    comparisons = {i: lasting(result) for i, result in entry.comparisons.items()}
-    reason = entry.not_measured or (None if times else "nobody could be called")
-    return Entry(times, comparisons, reason)
+        return Findings()  # as later processes find, or not, before they call anybody
+    comparisons = {i: lasting(result) for i, result in findings.comparisons.items()}
+    reason = findings.not_measured or (None if times else "nobody could be called")
+    return Findings(times, comparisons, reason)
 
 
 def _timed(
     tuning: Tuning, competing: ContestedRange, runners: Runners, point: SizePoint
-) -> Entry:
+) -> Findings:
     """What candidates take, and whether they do what the op does, if that is asked for."""
     comparisons = compare(tuning, runners, point)
     wrong: dict[int, Failure] = {}
@@ -175,10 +177,10 @@ def _timed(
         if not is_out_of_memory(e):
             raise
         tell_not_measured(tuning, point, one_line(e))
-        return Entry()
+        return Findings()
     if timed and all(map(_lacks_memory, timed.values())):
         tell_not_measured(tuning, point, "there is no memory for a call of anybody")
-        return Entry()
+        return Findings()
     times: Times = {
         index: _saying_where(result.of("it does not run"), competing)
         if isinstance(result, Failure)
@@ -187,7 +189,7 @@ def _timed(
     }
     times.update(wrong)
     reject_failures(tuning.standing, competing, point, times)
-    return Entry(times, comparisons)
+    return Findings(times, comparisons)
 
 
 def _saying_where(failure: Failure, competing: ContestedRange) -> Failure:
@@ -202,7 +204,7 @@ def _lacks_memory(result: Timing | Failure | Comparison) -> bool:
     return isinstance(result, Failure) and result.lacks_memory
 
 
-def _called(tuning: Tuning, runners: Runners, point: SizePoint) -> Entry:
+def _called(tuning: Tuning, runners: Runners, point: SizePoint) -> Findings:
     """What comes of one call of each candidate."""
     if tuning.ranks:
         times = call_in_step(runners, tuning.device, tuning.ranks)
@@ -216,11 +218,11 @@ def _called(tuning: Tuning, runners: Runners, point: SizePoint) -> Entry:
     ):
         failure = _failure_of_op(tuning, point)
         if failure:
-            return Entry(not_measured=None if failure.may_pass else failure.reason)
+            return Findings(not_measured=None if failure.may_pass else failure.reason)
     what = f"it does not run at size {point.size} (if the model has none, say so with torch._check)"
     times = {i: t.of(what) if isinstance(t, Failure) else t for i, t in times.items()}
     run = runners.only(i for i, time in times.items() if isinstance(time, Timing))
-    return Entry(times, compare(tuning, run, point) if run else {})
+    return Findings(times, compare(tuning, run, point) if run else {})
 
 
 def _failure_of_op(tuning: Tuning, point: SizePoint) -> Failure | None:

@@ -12,14 +12,9 @@ from .inputs import have_memory
 from .measuring_points import schedule
 from .ranks import known_to_all_ranks
 from .size_points import hint_point, Purpose, SizePoint
-from .timing_cache import (
-    Entry,
-    lookup,
-    lookup_record,
-    measurement_text,
-    store,
-    store_record,
-)
+from .times import Findings
+from .timing_cache import lookup, lookup_record, store, store_record
+from .timing_keys import measurement_text
 
 
 if TYPE_CHECKING:
@@ -59,31 +54,31 @@ def _recall_times(tuning: Tuning) -> None:
         _NotKnown: if something was not measured.
     """
     scheduled = schedule(tuning)
-    entries = _known_entries(tuning, scheduled)
+    known = _all_known(tuning, scheduled)
     if tuning.ranks:
-        entries = known_to_all_ranks(entries, tuning.ranks)
-    if entries is None:
+        known = known_to_all_ranks(known, tuning.ranks)
+    if known is None:
         raise _NotKnown
-    found = [(*where, entry) for where, entry in zip(scheduled, entries)]
+    found = [(*where, findings) for where, findings in zip(scheduled, known)]
 
-    def known_between(competing: ContestedRange, point: SizePoint) -> Entry:
-        entry = _known_entry(tuning, competing, point)
+    def known_between(competing: ContestedRange, point: SizePoint) -> Findings:
+        findings = _known_at(tuning, competing, point)
         if tuning.ranks:
-            entry = known_to_all_ranks(entry, tuning.ranks)
-        if entry is None:
+            findings = known_to_all_ranks(findings, tuning.ranks)
+        if findings is None:
             raise _NotKnown
-        learn(tuning.standing, competing, point, entry)
-        _check_out(tuning, competing, entry)
-        return entry
+        learn(tuning.standing, competing, point, findings)
+        _check_out(tuning, competing, findings)
+        return findings
 
-    for competing, point, entry in found:
-        learn(tuning.standing, competing, point, entry)
-    for competing, _, entry in found:
-        _check_out(tuning, competing, entry)
+    for competing, point, findings in found:
+        learn(tuning.standing, competing, point, findings)
+    for competing, _, findings in found:
+        _check_out(tuning, competing, findings)
     conclude(tuning, found, known_between)
 
 
-def _check_out(tuning: Tuning, competing: ContestedRange, entry: Entry) -> None:
+def _check_out(tuning: Tuning, competing: ContestedRange, findings: Findings) -> None:
     """
     A candidate that was not called here had been rejected before, for what it did in a
     range as ranges were then; as they are now, it must be rejected, too.
@@ -91,7 +86,7 @@ def _check_out(tuning: Tuning, competing: ContestedRange, entry: Entry) -> None:
     Raises:
         _NotKnown: if it is not.
     """
-    if not entry.out <= tuning.standing.out_of(competing).keys():
+    if not findings.out <= tuning.standing.out_of(competing).keys():
         raise _NotKnown
 
 
@@ -99,29 +94,29 @@ class _NotKnown(Exception):
     """The timing cache does not have a measurement."""
 
 
-def _known_entries(
+def _all_known(
     tuning: Tuning, scheduled: Iterable[ScheduledPoint]
-) -> list[Entry] | None:
+) -> list[Findings] | None:
     """What the timing cache has for each point, if it has all."""
-    entries: list[Entry] = []
+    known: list[Findings] = []
     for competing, point in scheduled:
-        entry = _known_entry(tuning, competing, point)
-        if entry is None:
+        findings = _known_at(tuning, competing, point)
+        if findings is None:
             return None
-        entries.append(entry)
-    return entries
+        known.append(findings)
+    return known
 
 
-def _known_entry(
+def _known_at(
     tuning: Tuning, competing: ContestedRange, point: SizePoint
-) -> Entry | None:
-    measurement, texts = _cache_entry(tuning, competing, point)
+) -> Findings | None:
+    measurement, texts = _names_in_cache(tuning, competing, point)
     if measurement is None:
         return None
     known = lookup(measurement, texts)
     outputs = tuning.outputs.tensors
     if known is None and not have_memory(tuning.site, point, outputs):
-        return Entry()
+        return Findings()
     return known
 
 
@@ -129,7 +124,7 @@ def remember(
     tuning: Tuning,
     competing: ContestedRange,
     point: SizePoint,
-    entry: Entry,
+    findings: Findings,
     failed: Mapping[int, Failure],
 ) -> None:
     """
@@ -140,14 +135,16 @@ def remember(
             range was not called.
     """
     out = tuning.standing.out_of(competing)
-    if not (entry.times or entry.not_measured or out):
+    if not (findings.times or findings.not_measured or out):
         return
-    measurement, texts = _cache_entry(tuning, competing, point)
+    measurement, texts = _names_in_cache(tuning, competing, point)
     if measurement is not None:
-        times = {**failed, **entry.times}
+        times = {**failed, **findings.times}
         not_called = frozenset(out.keys() - times.keys())
         store(
-            measurement, texts, dataclasses.replace(entry, times=times, out=not_called)
+            measurement,
+            texts,
+            dataclasses.replace(findings, times=times, out=not_called),
         )
 
 
@@ -206,7 +203,7 @@ def _recall_kernel_configs(tuning: Tuning) -> None:
     choose_kernel_configs(tuning, record_of, known_at)
 
 
-def _cache_entry(
+def _names_in_cache(
     tuning: Tuning, competing: ContestedRange, point: SizePoint
 ) -> tuple[str | None, dict[int, str]]:
     """The timing cache's names for a measurement and those who compete there."""

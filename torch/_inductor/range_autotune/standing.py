@@ -18,7 +18,7 @@ from .candidate_indices import (
 from .compiled_graph import told_left_out
 from .report import warn_left_out
 from .times import Failure
-from .timing_cache import candidate_text
+from .timing_keys import candidate_text
 
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from .limits import is_out_of_memory, TookTooLong
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from .numerics import Comparison
     from .ranges import DimRange
 
 
@@ -55,6 +56,24 @@ class Failure:
 
 
 Times = dict[int, "Timing | Failure"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Findings:
+    """
+    What was found out about candidates in one measurement, by index.
+
+    Args:
+        times: empty where nothing could be measured.
+        comparisons: with the op's results, if they were asked for.
+        not_measured: why nothing can be measured there, by whatever process.
+        out: candidates that were not called there because they had been rejected before.
+    """
+
+    times: Times = dataclasses.field(default_factory=dict)
+    comparisons: Mapping[int, Comparison] = dataclasses.field(default_factory=dict)
+    not_measured: str | None = None
+    out: frozenset[int] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True)
