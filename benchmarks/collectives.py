@@ -37,7 +37,7 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune.candidates import one_line
+from torch._inductor.range_autotune.errors import one_line
 
 
 if TYPE_CHECKING:

@@ -21,12 +21,11 @@ from torch._inductor import ir
 from torch._inductor.codegen.subgraph import trace_subgraph
 from torch._inductor.kernel.custom_op import CustomOpConfig, CustomOpRangeConfig
 from torch._inductor.range_autotune.call_site import CallSite
-from torch._inductor.range_autotune.candidates import (
-    Rejection,
+from torch._inductor.range_autotune.candidate_graphs import (
     trace_candidate,
     trace_fallback,
-    TracedCandidate,
 )
+from torch._inductor.range_autotune.candidates import Rejection, TracedCandidate
 from torch._inductor.range_autotune.contract import check_graph
 from torch._inductor.range_autotune.errors import CandidateError
 from torch._inductor.range_autotune.functional import written

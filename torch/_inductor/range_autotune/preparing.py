@@ -11,8 +11,8 @@ import torch
 from .. import config
 from ..virtualized import V
 from .call_site import CallSite, NotTunable
+from .candidate_graphs import at_site, trace_fallback
 from .candidate_indices import FALLBACK_INDEX
-from .candidates import at_site, trace_fallback, TracedCandidate
 from .collectives import can_measure, has_collective, ranks_of
 from .errors import one_line
 from .parsing import make_contest, naming
@@ -26,6 +26,7 @@ from .winners import Winner
 
 
 if TYPE_CHECKING:
+    from .candidates import TracedCandidate
     from .registration import Contest, Registration
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")

@@ -8,6 +8,7 @@ import logging
 import math
 from typing import TYPE_CHECKING
 
+from .candidate_graphs import trace_candidate, trace_plain
 from .candidate_indices import (
     APART,
     AS_WRITTEN,
@@ -16,7 +17,7 @@ from .candidate_indices import (
     PERSISTENT,
     PLAIN_INDEX,
 )
-from .candidates import Rejection, trace_candidate, trace_plain, TracedCandidate
+from .candidates import Rejection, TracedCandidate
 from .kernel_forms import with_persistent_reductions
 from .known_sizes import is_compound, KnownSize
 from .measuring_points import has_points

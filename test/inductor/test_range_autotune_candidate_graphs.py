@@ -17,15 +17,14 @@ from torch.utils import _pytree as pytree
 import torch
 from torch._inductor import ir
 from torch._inductor.range_autotune.call_site import CallSite, Inner, NotTunable, Slot
-from torch._inductor.range_autotune.candidate_indices import FALLBACK
-from torch._inductor.range_autotune.candidates import (
-    Rejection,
+from torch._inductor.range_autotune.candidate_graphs import (
     trace_candidate,
     trace_fallback,
-    TracedCandidate,
 )
+from torch._inductor.range_autotune.candidate_indices import FALLBACK
+from torch._inductor.range_autotune.candidates import Rejection, TracedCandidate
 from torch._inductor.range_autotune.contract import Outputs
-from torch._inductor.range_autotune.errors import CandidateError, one_line
+from torch._inductor.range_autotune.errors import CandidateError
 from torch._inductor.range_autotune.registration import Candidate
 
 
@@ -427,28 +426,6 @@ class TestOutputs(TestCase):
 
         self.assertEqual(device_of("cpu", "cpu"), "cpu")
         self.assertEqual(device_of("cpu", "cuda", "cpu"), "cuda")  # MoE's counts
-
-
-class TestOneLine(OpTestCase):
-    def test_one_line(self):
-        self.assertEqual(one_line(ValueError("a\nb")), "ValueError: a")
-        self.assertEqual(one_line(CandidateError("why\nmore")), "why")
-        self.assertEqual(one_line(KeyError()), "KeyError")
-
-    def test_one_line_of_an_error_that_says_nothing(self):
-        def fail():
-            raise AssertionError
-
-        try:
-            try:
-                fail()
-            except AssertionError as e:
-                raise RuntimeError("AssertionError: \n  target: f") from e
-        except RuntimeError as e:
-            self.assertRegex(
-                one_line(e),
-                r"^RuntimeError: AssertionError in fail \(test_range_autotune_candidates.py:\d+\)$",
-            )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,32 @@
+# Owner(s): ["module: inductor"]
+"""Why a candidate is out, as text."""
+
+from torch._inductor.test_case import run_tests, TestCase
+
+from torch._inductor.range_autotune.errors import CandidateError, one_line
+
+
+class TestOneLine(TestCase):
+    def test_one_line(self):
+        self.assertEqual(one_line(ValueError("a\nb")), "ValueError: a")
+        self.assertEqual(one_line(CandidateError("why\nmore")), "why")
+        self.assertEqual(one_line(KeyError()), "KeyError")
+
+    def test_one_line_of_an_error_that_says_nothing(self):
+        def fail():
+            raise AssertionError
+
+        try:
+            try:
+                fail()
+            except AssertionError as e:
+                raise RuntimeError("AssertionError: \n  target: f") from e
+        except RuntimeError as e:
+            self.assertRegex(
+                one_line(e),
+                r"^RuntimeError: AssertionError in fail \(test_range_autotune_errors.py:\d+\)$",
+            )
+
+
+if __name__ == "__main__":
+    run_tests()
