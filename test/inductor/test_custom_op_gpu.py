@@ -34,6 +34,7 @@ from torch._inductor.range_autotune import (
     kernel_config_search,
     measure,
     measure_ranges,
+    settled_kernels,
 )
 from torch._inductor.range_autotune.candidate_indices import (
     index_of_variant,
@@ -269,7 +270,7 @@ class TestOnGpu(TestCase):
         with (
             fresh_cache(),
             mock.patch.object(
-                kernel_config_search._Settled, "is_in_doubt", lambda _: True
+                settled_kernels.SettledKernel, "is_in_doubt", lambda _: True
             ),
             mock.patch.object(CachingAutotuner, "bench", side_effect=AssertionError),
         ):

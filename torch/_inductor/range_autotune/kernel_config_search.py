@@ -15,10 +15,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import logging
 from typing import Any, TYPE_CHECKING
 
-from ..codegen.multi_kernel import MultiKernelCall
 from ..runtime.triton_heuristics import (
     CachingAutotuner,
     CachingAutotunerPlugin,
@@ -26,19 +24,17 @@ from ..runtime.triton_heuristics import (
 )
 from .kernel_config_names import content_name_of, text_of
 from .measure import GpuSampler
+from .settled_kernels import can_be_named, keep_best, kernels_of, SettledKernel
 from .times import Failure, failure_of, Timing, timing_of
 from .winners import slowdowns
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     import torch
 
-    # By launcher.
-    _ConfigTimes = dict[Any, Timing | Failure]
-
-log = logging.getLogger("torch._inductor.kernel.custom_op")
+    from .settled_kernels import LauncherTimes
 
 # Of each config; the lowest counts, and a call before them loads the kernel. So many, or
 # the fewest of a call that takes so long.
@@ -47,11 +43,6 @@ _SAMPLES, _FEWEST, _LONG_MS = 3, 1, 5.0
 _SAMPLES_AGAIN, _FEWEST_AGAIN = 7, 3
 # Inductor chooses the configs of calls that take longer; a search would take seconds.
 _TOO_LONG_MS = 100.0
-# A config that takes no longer than so many times as long as another at one size may be the
-# faster one at the next.
-_CLOSE = 1.05
-# Of kernels for which Inductor goes on from the best of several configs.
-_TUNED_FURTHER = ("coordinate_descent_tuning", "combo_tuning_groups")
 
 
 class ConfigSearch(CachingAutotunerPlugin):
@@ -71,18 +62,18 @@ class ConfigSearch(CachingAutotunerPlugin):
         self._sampler: GpuSampler | None = None
         self._turn = 0
         self._trials: dict[CachingAutotuner, _Trial] = {}
-        self._times: dict[CachingAutotuner, list[_ConfigTimes]] = {}
-        self._settled: dict[CachingAutotuner, _Settled] = {}
+        self._times: dict[CachingAutotuner, list[LauncherTimes]] = {}
+        self._settled: dict[CachingAutotuner, SettledKernel] = {}
         self._with_events = True
         self._over = False
 
     def is_undecided(self, module: Any) -> bool:
         """Whether a kernel of a loaded module was called that still has several configs."""
-        return any(kernel in self._times for kernel in _kernels_of(module))
+        return any(kernel in self._times for kernel in kernels_of(module))
 
     def call(self, module: Any, run: Callable[[], Any]) -> None:
         """Calls a candidate, its kernels with all configs that they have."""
-        tried = self._try(_kernels_of(module), run, _SAMPLES, _FEWEST)
+        tried = self._try(kernels_of(module), run, _SAMPLES, _FEWEST)
         for kernel, times in tried.items():
             self._times.setdefault(kernel, []).append(times)
 
@@ -94,10 +85,10 @@ class ConfigSearch(CachingAutotunerPlugin):
             if not scores or not set(scores) <= set(kernel.launchers):
                 continue
             best = min(scores, key=scores.__getitem__)
-            if _can_be_named(kernel, best):
-                self._settled[kernel] = _Settled.on(best, kernel, calls)
+            if can_be_named(kernel, best):
+                self._settled[kernel] = SettledKernel.on(best, kernel, calls)
             else:
-                _keep_best(kernel, scores)
+                keep_best(kernel, scores)
         self._times.clear()
         self._sampler = None  # and its memory
 
@@ -110,7 +101,7 @@ class ConfigSearch(CachingAutotunerPlugin):
         """
         return {
             name: usual
-            for kernel in _kernels_of(module)
+            for kernel in kernels_of(module)
             if (settled := self._settled.get(kernel))
             and (name := content_name_of(kernel))
             and (usual := text_of(settled.best.config))
@@ -120,7 +111,7 @@ class ConfigSearch(CachingAutotunerPlugin):
         """Those of these kernels that may be faster with another config at some size."""
         return [
             name
-            for kernel in _kernels_of(module)
+            for kernel in kernels_of(module)
             if (settled := self._settled.get(kernel))
             and settled.is_in_doubt()
             and (name := content_name_of(kernel))
@@ -137,7 +128,7 @@ class ConfigSearch(CachingAutotunerPlugin):
         """
         settled = {
             kernel: self._settled[kernel]
-            for kernel in _kernels_of(module)
+            for kernel in kernels_of(module)
             if kernel in self._settled and self._settled[kernel].holds_for(kernel)
         }
         try:
@@ -177,7 +168,7 @@ class ConfigSearch(CachingAutotunerPlugin):
         run: Callable[[], Any],
         samples: int,
         fewest: int,
-    ) -> dict[CachingAutotuner, _ConfigTimes]:
+    ) -> dict[CachingAutotuner, LauncherTimes]:
         """
         Times of a call by config, for each of the kernels that have several.
 
@@ -326,7 +317,7 @@ class _Trial:
         if config in self.own_ms:
             self.rest_ms = max(call_ms - min(self.own_ms[config]), 0.0)
 
-    def times(self) -> _ConfigTimes:
+    def times(self) -> LauncherTimes:
         """Those of a call with each config; none if none was sampled."""
         if self.rest_ms is None:
             return {}
@@ -341,85 +332,3 @@ def _config_of(launches: Sequence[_Launch]) -> Hashable | None:
     """The one that all have; None if they differ or there are none."""
     configs = {launch.launcher for launch in launches}
     return configs.pop() if len(configs) == 1 else None
-
-
-@dataclasses.dataclass(frozen=True)
-class _Settled:
-    """
-    A kernel that goes on with one of its configs.
-
-    Args:
-        launchers: with each config.
-        compiled: what they are made of.
-        kept: the launcher of the one that it goes on with.
-        calls: the times that it follows from.
-    """
-
-    launchers: list[Any]
-    compiled: list[Any]
-    kept: list[Any]
-    calls: Sequence[_ConfigTimes]
-
-    @classmethod
-    def on(
-        cls, best: Any, kernel: CachingAutotuner, calls: Sequence[_ConfigTimes]
-    ) -> _Settled:
-        """A kernel that has several, from now on with the best."""
-        settled = cls(kernel.launchers, kernel.compile_results, [best], calls)
-        settled.apply(kernel)
-        return settled
-
-    def apply(self, kernel: CachingAutotuner) -> None:
-        """Has it go on with the one, also where it is loaded once more."""
-        kernel.launchers = self.kept
-        kernel._prune_compile_results_to_launcher(self.best)
-
-    def undo(self, kernel: CachingAutotuner) -> None:
-        """Gives it back the others."""
-        kernel.launchers, kernel.compile_results = self.launchers, self.compiled
-        kernel._cached_launcher = None
-
-    def holds_for(self, kernel: CachingAutotuner) -> bool:
-        """Whether nobody has decided on it since."""
-        return kernel.launchers is self.kept
-
-    @property
-    def best(self) -> Any:
-        """The launcher that is kept."""
-        return self.kept[0]
-
-    def is_in_doubt(self) -> bool:
-        """Whether another may be faster at some size: it was, or close, in one of the calls."""
-        for times in self.calls:
-            ms = {c: time.ms for c, time in times.items() if isinstance(time, Timing)}
-            limit = _CLOSE * ms.pop(self.best)
-            if any(other < limit for other in ms.values()):
-                return True
-        return False
-
-
-def _kernels_of(module: Any) -> list[CachingAutotuner]:
-    """A loaded module's; none if some are alternatives that Inductor compares itself."""
-    values = vars(module).values()
-    if any(isinstance(value, MultiKernelCall) for value in values):
-        return []
-    kernels = [value for value in values if isinstance(value, CachingAutotuner)]
-    return list(dict.fromkeys(kernels))
-
-
-def _can_be_named(kernel: CachingAutotuner, launcher: Any) -> bool:
-    """Whether a kernel's source can name the config that a launcher has."""
-    tuned_further = any(map(kernel.inductor_meta.get, _TUNED_FURTHER))
-    named = content_name_of(kernel) is not None and text_of(launcher.config) is not None
-    return named and not tuned_further
-
-
-def _keep_best(kernel: CachingAutotuner, scores: Mapping[Hashable, float]) -> None:
-    """As if Inductor had taken these times: it drops the others and fills its cache."""
-    kernel.benchmark_all_configs = lambda *_, **__: scores  # type: ignore[method-assign]
-    try:
-        kernel.autotune_to_one_config()
-    except Exception as e:  # then Inductor decides, where it is called next
-        log.debug("No config is decided on", exc_info=e)
-    finally:
-        del kernel.benchmark_all_configs

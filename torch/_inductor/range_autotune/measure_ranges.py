@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import logging
 from typing import Any, TYPE_CHECKING
 
 from .. import config
@@ -50,9 +49,6 @@ if TYPE_CHECKING:
     from .size_points import SizePoint
     from .standing import ContestedRange, Standing
     from .tuning import Tuning
-
-
-log = logging.getLogger("torch._inductor.kernel.custom_op")
 
 
 def measure_ranges(tuning: Tuning, beside: Iterable[Tuning] = ()) -> None:
