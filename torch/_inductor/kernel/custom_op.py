@@ -19,15 +19,17 @@ from torch.utils import _pytree as pytree
 from torch._inductor import ir
 from torch._inductor.range_autotune.call_site import CallSite
 from torch._inductor.range_autotune.configs import CustomOpConfig, CustomOpRangeConfig
+from torch._inductor.range_autotune.contests import (
+    make_contest,
+    parse_configs,
+    parse_split,
+)
 from torch._inductor.range_autotune.parsing import (
     check_not_mutating,
-    make_contest,
     naming,
-    parse_configs,
     parse_name,
     parse_op,
     parse_options,
-    parse_split,
     warn_if_decomposed,
 )
 from torch._inductor.range_autotune.registration import Candidate, Contest, Registration

@@ -153,7 +153,7 @@ def trace_candidate(
 
 
 def trace_plain(
-    site: CallSite, outputs: Outputs, known: KnownSize | None = None
+    site: CallSite, outputs: Outputs, known: KnownSize | None
 ) -> TracedCandidate | None:
     """
     What the op is lowered to where nothing is registered, or would be if Inductor could
@@ -279,7 +279,7 @@ def _candidate_graphs(
     call_impls: Sequence[OpCall],
     site: CallSite,
     outputs: Outputs,
-    eager: Collection[torch._ops.OpOverload] = (),
+    eager: Collection[torch._ops.OpOverload],
     apart: bool = False,
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule | None]:
     """

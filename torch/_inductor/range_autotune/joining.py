@@ -71,7 +71,7 @@ def can_follow_as_write(
     node: torch.fx.Node,
     members: Collection[torch.fx.Node],
     behind: Collection[torch.fx.Node],
-    producers: Collection[torch.fx.Node] = (),
+    producers: Collection[torch.fx.Node],
 ) -> bool:
     """Whether a node that writes what the region computes may do so in each branch."""
     if not is_write(node) or "epilogue" not in fusion_types():

@@ -14,8 +14,9 @@ from .call_site import CallSite, NotTunable
 from .candidate_graphs import at_site, trace_fallback
 from .candidate_indices import FALLBACK_INDEX
 from .collectives import can_measure, has_collective, ranks_of
+from .contests import make_contest
 from .errors import one_line
-from .parsing import make_contest, naming
+from .parsing import naming
 from .ranges import ANY_SIZE, DimRange, fill_gaps, merge_neighbours, Segment
 from .ranks import common_to_all_ranks, is_same_on_all_ranks, topology
 from .size_conditions import size_bounds

@@ -33,8 +33,8 @@ def warn_left_out(
     candidate_name: str,
     reason: str,
     site: CallSite,
-    where: DimRange | None = None,
-    known: bool = False,
+    where: DimRange | None,
+    known: bool,
 ) -> None:
     """
     The one warning that a candidate's failure costs.

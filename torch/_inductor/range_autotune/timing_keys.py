@@ -148,7 +148,7 @@ def measurement_text(
     site: CallSite,
     options: TuningOptions,
     values: Values,
-    hosts: tuple[int, ...] = (),
+    hosts: tuple[int, ...],
 ) -> str | None:
     """
     Where candidates are measured: the call site, its concrete sizes, and how.
