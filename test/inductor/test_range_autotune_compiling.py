@@ -24,7 +24,7 @@ from torch.testing._internal.common_utils import (
 import torch
 from torch._inductor import config
 from torch._inductor.kernel.custom_op import CustomOpConfig, CustomOpRangeConfig
-from torch._inductor.range_autotune import compiling, cpp_units, size_dispatch
+from torch._inductor.range_autotune import compiling, cpp_units, dispatch
 from torch._inductor.range_autotune.compiling import kernel_suffix
 from torch._inductor.range_autotune.limits import fulfil
 from torch._inductor.range_autotune.subgraph_module import SubgraphModule
@@ -293,7 +293,7 @@ class TestCompiling(OpTestCase):
             self.enterContext(mock.patch.object(cls, method, call))
 
         spy(SubgraphModule, "__init__", "measured")
-        spy(size_dispatch, "lower_branch", "emitted", lambda branch: branch.graph)
+        spy(dispatch, "lower_branch", "emitted", lambda branch: branch.graph)
         spy(GraphLowering, "codegen", "emitted")
 
         def best(size, index):

@@ -20,7 +20,6 @@ from torch._inductor.range_autotune import (
     kernel_config_ranges,
     measure_ranges,
     recall,
-    size_dispatch,
 )
 from torch._inductor.range_autotune.candidate_indices import FALLBACK_INDEX
 from torch._inductor.range_autotune.cuts import _NEAR
@@ -305,7 +304,7 @@ class TestEmitted(OpTestCase):
             self.assertEqual(patches, {})
             return lower(gm, name, operands, fakes, outputs, patches, known)
 
-        lower = size_dispatch.lower_branch
+        lower = dispatch.lower_branch
         torch._dynamo.reset()
         x = torch.randn(rows)
         torch._dynamo.mark_dynamic(x, 0)
@@ -329,7 +328,7 @@ class TestEmitted(OpTestCase):
                 "tag",
                 lambda _, patches: tagged.append(patches.get(KERNEL_CONFIGS_OPTION)),
             ),
-            mock.patch.object(size_dispatch, "lower_branch", lower_branch),
+            mock.patch.object(dispatch, "lower_branch", lower_branch),
             made_up_times(lambda s, i: 1.0 if i == best else 2.0),
         ):
             compiled(x)

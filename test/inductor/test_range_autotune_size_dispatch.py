@@ -14,7 +14,7 @@ from torch._inductor.virtualized import V
 
 import torch
 from torch._inductor import config, ir
-from torch._inductor.range_autotune import size_dispatch
+from torch._inductor.range_autotune import branch_lowering, size_dispatch
 from torch._inductor.range_autotune.call_site import CallSite, Slot
 from torch._inductor.range_autotune.candidates import TracedCandidate
 from torch._inductor.range_autotune.contract import Outputs
@@ -156,14 +156,14 @@ class TestSizeDispatch(SymbolicTestCase):
             self.assertEqual(second.get_size(), [self.size, 4])
 
     def test_each_branch_is_lowered_under_its_own_config(self):
-        run, seen = size_dispatch._BranchLowering.run, []
+        run, seen = branch_lowering._BranchLowering.run, []
 
         def spy(graph, *args):
             seen.append(config.realize_reads_threshold)
             return run(graph, *args)
 
         patches = ({"realize_reads_threshold": 7}, {}, {"realize_reads_threshold": 9})
-        with mock.patch.object(size_dispatch._BranchLowering, "run", spy):
+        with mock.patch.object(branch_lowering._BranchLowering, "run", spy):
             node, _ = self.emit(*(candidate(plus(1), p) for p in patches))
         self.assertEqual(seen, [7, config.realize_reads_threshold, 9])
         tags = [b.graph.operations[0].get_config_patches() for b in node.branches]
@@ -202,7 +202,7 @@ class TestSizeDispatch(SymbolicTestCase):
             self.assertIn(name, branch.graph.unaligned_buffers)
 
     def test_output_is_unaligned_if_a_branch_s_is(self):
-        own_buffers, called = size_dispatch._own_buffers, []
+        own_buffers, called = branch_lowering._own_buffers, []
 
         def unaligned_the_first_time(*args):
             owned = own_buffers(*args)
@@ -211,7 +211,9 @@ class TestSizeDispatch(SymbolicTestCase):
             called.append(1)
             return owned
 
-        with mock.patch.object(size_dispatch, "_own_buffers", unaligned_the_first_time):
+        with mock.patch.object(
+            branch_lowering, "_own_buffers", unaligned_the_first_time
+        ):
             _, (result,) = self.emit(candidate(plus(1)), candidate(plus(2)))
         self.assertIn(result.get_name(), V.graph.unaligned_buffers)
 

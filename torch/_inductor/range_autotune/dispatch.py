@@ -16,10 +16,11 @@ from .. import config, ir
 from ..codegen.subgraph import inline_subgraph_to_ir_nodes
 from ..utils import convert_shape_to_inductor
 from ..virtualized import V
+from .branch_lowering import is_unaligned, lower_branch
 from .guards import without_optional_guards
 from .kernel_config_names import KERNEL_CONFIGS_OPTION
 from .operation_config import tag
-from .size_dispatch import is_unaligned, lower_branch, SizeDispatch
+from .size_dispatch import SizeDispatch
 
 
 if TYPE_CHECKING:
