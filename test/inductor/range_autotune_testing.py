@@ -282,3 +282,18 @@ class SiteTestCase(SymbolicTestCase):
         slots = [Slot(i) for i in range(len(leaves))]
         nested = pytree.tree_unflatten(slots, spec)
         return CallSite(torch.ops.aten.mul.Tensor, nested, tuple(leaves))
+
+
+class CallTestCase(OpTestCase, SymbolicTestCase):
+    """With a tensor that an op is called with."""
+
+    def setUp(self):
+        super().setUp()
+        counters.clear()
+        self.s0 = self.symbol("s0", 100)
+        self.x = self.tensor([self.s0, 4])
+
+    def op_with_fake(self, schema, fake):
+        op = self.define_op(schema)
+        torch.library.register_fake(op._name, fake, lib=self._library)
+        return op

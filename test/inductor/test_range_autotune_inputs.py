@@ -19,9 +19,7 @@ from torch.utils._sympy.functions import FloorDiv
 import torch
 from torch._inductor import config
 from torch._inductor.kernel.custom_op import CustomOpRangeConfig
-from torch._inductor.range_autotune.call_site import CallSite, NotTunable
 from torch._inductor.range_autotune.inputs import check_memory, make_inputs
-from torch._inductor.range_autotune.registration import DispatchDim
 from torch._inductor.range_autotune.size_points import concrete, SizePoint
 
 
@@ -33,33 +31,6 @@ class InputsTestCase(SiteTestCase):
         """Concrete arguments where the symbol s0 has a value."""
         point = SizePoint(None, {self.s0: s0, self.s1: S1})
         return make_inputs(self.site(**arguments), point, input_gen_fns or {})
-
-
-@instantiate_parametrized_tests
-class TestSize(SiteTestCase):
-    def size_of(self, index, *size):
-        site = self.site(x=self.tensor(size))
-        return site.size_of(DispatchDim("x", index))
-
-    def test_a_dimension_may_count_from_the_end(self):
-        self.assertEqual(self.size_of(1, 2, 2 * self.s0, 512), 2 * self.s0)
-        self.assertEqual(self.size_of(-2, 2, 2 * self.s0, 512), 2 * self.s0)
-        self.assertEqual(self.size_of(-3, 2, 2 * self.s0, 512), 2)
-
-    @parametrize("index", [5, 3, -4])
-    def test_out_of_range(self, index):
-        with self.assertRaises(ValueError) as caught:
-            self.size_of(index, 2, 128, 512)
-        self.assertEqual(
-            str(caught.exception),
-            f"Dimension index {index} out of range for tensor 'x' with shape "
-            "[2, 128, 512]",
-        )
-
-    def test_tensor_that_is_none(self):
-        site = CallSite(torch.ops.aten.mul.Tensor, {"x": None}, ())
-        with self.assertRaisesRegex(NotTunable, "dispatch tensor 'x' is None"):
-            site.size_of(DispatchDim("x", 0))
 
 
 DTYPES = [

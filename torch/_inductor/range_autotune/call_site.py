@@ -7,7 +7,6 @@ import functools
 from typing import Any, TYPE_CHECKING
 
 import sympy
-from torch.fx.experimental.sym_node import SymNode
 from torch.utils import _pytree as pytree
 
 import torch
@@ -16,12 +15,22 @@ from .. import ir
 from ..codegen.subgraph import free_symbols
 from ..utils import convert_shape_to_inductor
 from ..virtualized import V
+from .errors import NotTunable
 from .graph_text import graph_text, node_numbers, SymbolNames, value_text
 from .guards import replaced
 from .node_kinds import is_conjugated
 from .region_places import places_given
 from .region_writes import updated_inputs, written_outputs
 from .signatures import all_arguments
+from .site_inputs import (
+    as_number,
+    at_strides_of,
+    exprs_of,
+    fake_of,
+    is_same_input,
+    layout_text_of,
+    normalized,
+)
 
 
 if TYPE_CHECKING:
@@ -33,10 +42,6 @@ if TYPE_CHECKING:
 CONJUGATED = (
     "it reads what is conjugated only as it is read, which Inductor's IR does not tell"
 )
-
-
-class NotTunable(Exception):
-    """This call can only be lowered as if the op were not registered; says why."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,9 +138,9 @@ class CallSite:
         inputs: list[Any] = []
 
         def to_slot(leaf: Any) -> Any:
-            leaf = _normalize_leaf(leaf)
+            leaf = normalized(leaf)
             if isinstance(leaf, sympy.Basic) and not leaf.free_symbols:
-                return _plain(leaf)
+                return as_number(leaf)
             if not isinstance(leaf, (ir.TensorBox, sympy.Basic)):
                 return leaf
             inputs.append(leaf)
@@ -168,9 +173,7 @@ class CallSite:
             raise NotTunable(CONJUGATED)
         read_by_ops = {node for call in calls for node in call.all_input_nodes}
         leaves = tuple(
-            _normalize_leaf(
-                _with_strides_of(node, leaf) if node in read_by_ops else leaf
-            )
+            normalized(at_strides_of(node, leaf) if node in read_by_ops else leaf)
             for node, leaf in zip(placeholders, inputs)
         )
         if any(
@@ -179,7 +182,7 @@ class CallSite:
         ):
             raise NotTunable("a number that its neighbours read is not an integer")
         for index in written_outputs(body).values():
-            if not _is_same_input(leaves[index], inputs[index]):
+            if not is_same_input(leaves[index], inputs[index]):
                 raise NotTunable("it writes to what is no input of the graph")
         first, *rest = (
             cls(call.target, _arguments_in(call, placeholders), leaves, body, call)  # type: ignore[arg-type]  # an OpOverload
@@ -281,7 +284,7 @@ class CallSite:
             Unhashable: for an argument whose content is unknown.
         """
         lines = [str(self.op)]
-        lines += [f"input: {_layout_text(leaf, symbols)}" for leaf in self.inputs]
+        lines += [f"input: {layout_text_of(leaf, symbols)}" for leaf in self.inputs]
         numbers = node_numbers(self.body) if self.body else {}
 
         def text(leaf: Any) -> str:
@@ -307,7 +310,7 @@ class CallSite:
     def fake_inputs(self) -> list[Any]:
         """A fake tensor or SymInt for each input, sizes symbolic."""
         with V.fake_mode:
-            return [_fake(leaf) for leaf in self.inputs]
+            return [fake_of(leaf) for leaf in self.inputs]
 
     def size_of(self, dim: DispatchDim) -> sympy.Expr:
         """
@@ -334,20 +337,6 @@ class CallSite:
         raise NotTunable(f"dispatch tensor '{tensor_name}' is {leaf}")
 
 
-def exprs_of(leaf: Any) -> list[sympy.Expr]:
-    """Size, stride and offset of an input, or what a SymInt is; symbolic."""
-    if isinstance(leaf, sympy.Basic):
-        return [replaced(leaf)]
-    layout = leaf.get_layout()
-    exprs = (*layout.size, *layout.stride, *_offset_of_many(leaf))
-    return [replaced(e) for e in exprs]
-
-
-def _offset_of_many(tensor: ir.IRNode) -> list[sympy.Expr]:
-    """Where a tensor starts, if it matters: one number lies anywhere, such as a seed."""
-    return [tensor.get_layout().offset] if tensor.get_size() else []
-
-
 def _arguments_in(
     call: torch.fx.Node, placeholders: Sequence[torch.fx.Node]
 ) -> dict[str, Any]:
@@ -366,70 +355,3 @@ def _arguments_in(
         name: pytree.tree_map(stand_in, value)
         for name, value in all_arguments(op, call.args, call.kwargs).items()
     }
-
-
-def _with_strides_of(node: torch.fx.Node, leaf: Any) -> Any:
-    """An op's kernel may count on the strides that it has in eager mode."""
-    if not isinstance(leaf, ir.TensorBox):
-        return leaf
-    strides = convert_shape_to_inductor(node.meta["val"].stride())
-    return ir.ExternKernel.require_exact_strides(leaf, strides)
-
-
-def _is_same_input(leaf: Any, given: Any) -> bool:
-    """
-    Whether a tensor is one that the graph is given, or a buffer of a model compiled ahead,
-    in the memory where that lies.
-    """
-    if not (isinstance(leaf, ir.TensorBox) and isinstance(given, ir.TensorBox)):
-        return False
-    storage = given.data
-    is_buffer = isinstance(storage, ir.StorageBox) and storage.is_module_buffer()
-    return leaf.data is storage and (given.is_input_buffer() or is_buffer)
-
-
-def _normalize_leaf(leaf: Any) -> Any:
-    """A frozen tensor, a sympy expression, or a plain Python value."""
-    if isinstance(leaf, ir.ShapeAsConstantBuffer):
-        leaf = leaf.expr
-    if isinstance(leaf, ir.IRNode):
-        return _frozen(leaf)
-    if isinstance(leaf, sympy.Basic):
-        if leaf.free_symbols and leaf.is_integer is not True:
-            raise NotTunable(f"symbolic argument {leaf} is not an integer")
-        return replaced(leaf)
-    return leaf
-
-
-def _layout_text(leaf: Any, symbols: SymbolNames) -> str:
-    if isinstance(leaf, sympy.Basic):
-        return symbols(leaf)
-    sizes = ", ".join(map(symbols, leaf.get_size()))
-    strides = ", ".join(map(symbols, leaf.get_stride()))
-    offset = ", ".join(map(symbols, _offset_of_many(leaf)))
-    kind = f"{leaf.get_dtype()} {leaf.get_device()}"
-    return f"{kind} [{sizes}] strides [{strides}] from {offset}"
-
-
-def _plain(value: sympy.Basic) -> Any:
-    if value in (sympy.true, sympy.false):
-        return bool(value)
-    return int(value) if value.is_integer else float(value)  # type: ignore[arg-type]
-
-
-def _frozen(node: ir.IRNode) -> ir.TensorBox:
-    realized = ir.ExternKernel.realize_input(node)
-    if not ir.is_storage_and_layout(realized):
-        raise NotTunable(f"argument of type {type(realized).__name__} has no layout")
-    box = ir.TensorBox(realized)
-    box.freeze_layout()
-    return box
-
-
-def _fake(leaf: Any) -> Any:
-    shape_env = V.graph.sizevars.shape_env
-    if isinstance(leaf, sympy.Integer):  # a tracer makes a new symbol for an int
-        return torch.SymInt(SymNode(leaf, shape_env, int, int(leaf)))
-    if isinstance(leaf, sympy.Basic):
-        return shape_env.create_symintnode(leaf, hint=None)
-    return ir.ir_node_to_tensor(leaf)

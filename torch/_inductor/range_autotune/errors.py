@@ -1,4 +1,4 @@
-"""Why a candidate is out, as an error and as text."""
+"""Why a candidate or a call is out, as an error and as text."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ from .limits import TookTooLong
 
 class CandidateError(Exception):
     """A candidate cannot compete; says why."""
+
+
+class NotTunable(Exception):
+    """This call can only be lowered as if the op were not registered; says why."""
 
 
 def one_line(error: BaseException) -> str:

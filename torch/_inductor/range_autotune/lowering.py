@@ -18,14 +18,14 @@ from .. import config, ir
 from ..codegen.subgraph import copied, inline_subgraph_to_ir_nodes
 from ..virtualized import V
 from . import compiling
-from .call_site import CallSite, CONJUGATED, NotTunable
+from .call_site import CallSite, CONJUGATED
 from .candidate_indices import FALLBACK_INDEX
 from .collectives import has_collective
 from .compiled_graph import known_tunings
 from .content import Unhashable
 from .deferred import defer, lowered_as_not_registered, lowered_as_registered
 from .dispatch import emit_dispatch, emit_winner, with_strides_of
-from .errors import CandidateError, one_line
+from .errors import CandidateError, NotTunable, one_line
 from .graph_text import SymbolNames
 from .guards import replaced
 from .inner_compilations import outside_of_compilation

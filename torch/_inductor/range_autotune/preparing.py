@@ -10,12 +10,11 @@ import torch
 
 from .. import config
 from ..virtualized import V
-from .call_site import CallSite, NotTunable
 from .candidate_graphs import at_site, trace_fallback
 from .candidate_indices import FALLBACK_INDEX
 from .collectives import can_measure, has_collective, ranks_of
 from .contests import make_contest
-from .errors import one_line
+from .errors import NotTunable, one_line
 from .parsing import naming
 from .ranges import ANY_SIZE, DimRange, fill_gaps, merge_neighbours, Segment
 from .ranks import common_to_all_ranks, is_same_on_all_ranks, topology
@@ -27,6 +26,7 @@ from .winners import Winner
 
 
 if TYPE_CHECKING:
+    from .call_site import CallSite
     from .candidates import TracedCandidate
     from .registration import Contest, Registration
 
