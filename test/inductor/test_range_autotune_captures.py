@@ -21,7 +21,7 @@ from torch._inductor.codegen.subgraph import trace_subgraph
 from torch._inductor.kernel.custom_op import CustomOpRangeConfig
 from torch._inductor.range_autotune import measure_ranges
 from torch._inductor.range_autotune.captures import captured_tensors
-from torch._inductor.range_autotune.functional import written
+from torch._inductor.range_autotune.functional import arguments_written
 from torch._inductor.range_autotune.times import Timing
 
 
@@ -68,7 +68,7 @@ class TestTracing(SymbolicTestCase):
             return x + copy
 
         gm = self.traced(fn)
-        self.assertEqual(list(filter(written, gm.graph.nodes)), [])
+        self.assertEqual(list(filter(arguments_written, gm.graph.nodes)), [])
         x = torch.rand(2, SIZE)
         self.assertEqual(gm(x), fn(x))
 

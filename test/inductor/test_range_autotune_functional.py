@@ -28,7 +28,7 @@ from torch._inductor.range_autotune.candidate_graphs import (
 from torch._inductor.range_autotune.candidates import Rejection, TracedCandidate
 from torch._inductor.range_autotune.contract import check_graph
 from torch._inductor.range_autotune.errors import CandidateError
-from torch._inductor.range_autotune.functional import written
+from torch._inductor.range_autotune.functional import arguments_written
 from torch._inductor.range_autotune.node_kinds import memory_of
 from torch._inductor.range_autotune.registration import Candidate
 
@@ -173,7 +173,7 @@ class TestGraphs(SymbolicTestCase):
 
         gm = self.traced(fn)
         last = [node for node in gm.graph.nodes if node.op == "call_function"][-1]
-        (input_written,) = written(last)
+        (input_written,) = arguments_written(last)
         self.assertEqual(last.target, aten.copy_.default)
         self.assertEqual(input_written.op, "placeholder")
 
@@ -189,7 +189,7 @@ class TestTriton(SymbolicTestCase):
             (launched,) = gm.graph.find_nodes(
                 op="call_function", target=launch_triton_kernel
             )
-            return gm, launched, written(launched)
+            return gm, launched, arguments_written(launched)
 
     def test_a_launch_is_no_dead_code(self):
         def fn(x):

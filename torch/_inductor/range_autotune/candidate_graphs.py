@@ -312,9 +312,9 @@ def _candidate_graphs(
         ops = map(checked, call_impls, site.calls, outputs.of_ops)
         return pytree.tree_leaves(site.run(leaves, *ops))
 
-    written = _trace(call, site, eager)
-    graph = optimized(written)
-    as_written = written if is_other_form(written, graph) else None
+    traced = _trace(call, site, eager)
+    graph = optimized(traced)
+    as_written = traced if is_other_form(traced, graph) else None
     for form in (graph, as_written):
         if form is not None:
             copy_returned_inputs(form.graph)

@@ -73,7 +73,7 @@ def submit(tuning: Tuning) -> None:
 
     While one is generated here, those before it are compiled in other threads: the largest
     first, so that little is left to wait for behind the last. Those whose code guards on a
-    size are set aside.
+    size are suspended.
     """
     standing = tuning.standing
 
@@ -86,7 +86,7 @@ def submit(tuning: Tuning) -> None:
                 continue
             failure = _guard_in(module)
             if failure and index != FALLBACK_INDEX:
-                standing.set_aside(index, failure)
+                standing.suspend(index, failure)
             else:
                 yield index, module
 
@@ -95,14 +95,14 @@ def submit(tuning: Tuning) -> None:
 
 def submit_guarded(tuning: Tuning) -> None:
     """
-    The same for those that were set aside, without the guards that Inductor can do without.
+    The same for those that were suspended, without the guards that Inductor can do without.
 
     Their code may be slower for it, and they are out if it guards on a size all the same.
     """
     standing = tuning.standing
 
     def generated() -> Iterator[tuple[int, SubgraphModule]]:
-        for index in standing.put_back():
+        for index in standing.readmit():
             traced, failure = standing.traced[index], standing.guarded[index]
             try:
                 module = _generate(tuning, traced, optional_guards=False)
@@ -281,10 +281,10 @@ def _generate(
 
 
 def _take_out(standing: Standing, index: int, error: Exception) -> None:
-    """Whose code is not generated; aside if that is for a size that depends on data."""
+    """Whose code is not generated; suspended if that is for a size that depends on data."""
     failure = _failure_to_compile(error)
     if index != FALLBACK_INDEX and _asks_for_data(error):
-        standing.set_aside(index, failure)
+        standing.suspend(index, failure)
     else:
         standing.reject(index, failure)
 

@@ -46,11 +46,11 @@ def _return_tuple(gm: GraphModule) -> None:
     results: Any = output.args[0]
     if isinstance(results, torch.fx.Node):
         results = (results,)
-    output.args = (tuple(_copied_apart(results)),)
+    output.args = (tuple(_with_own_memory(results)),)
     gm.recompile()
 
 
-def _copied_apart(results: Iterable[Any]) -> Iterator[Any]:
+def _with_own_memory(results: Iterable[Any]) -> Iterator[Any]:
     """Results of a branch, copied where they share memory with its inputs or each other."""
     taken: set[Node] = set()
     for result in results:

@@ -19,7 +19,7 @@ from ..virtualized import V
 from .captures import captured_tensors
 from .control_flow import copy_for_output
 from .errors import CandidateError
-from .functional import written
+from .functional import arguments_written
 from .guards import known_answer
 from .node_kinds import memory_of
 from .write_ops import stands_for_write
@@ -119,8 +119,8 @@ def with_own_memory(results: Iterable[Any], inputs: Iterable[Any]) -> list[Any]:
             owned.append(result)
             continue
         at_start = known_equal([result.storage_offset()], [0])
-        apart = _storage(result) not in seen
-        owned.append(result if apart and at_start else result.clone())
+        is_own = _storage(result) not in seen
+        owned.append(result if is_own and at_start else result.clone())
         seen.add(_storage(owned[-1]))
     return owned
 
@@ -197,7 +197,7 @@ def _check_not_written(
         taken: what is in it, by storage.
     """
     for node in nodes:  # none in a branch, see functionalized
-        for value in [argument.meta.get("val") for argument in written(node)]:
+        for value in [argument.meta.get("val") for argument in arguments_written(node)]:
             if isinstance(value, torch.Tensor) and _storage(value) in taken:
                 raise CandidateError(
                     f"it writes to {taken[_storage(value)]} with {node.target}"

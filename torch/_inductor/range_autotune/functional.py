@@ -36,7 +36,7 @@ _NAMESPACES_OF_FUNCTIONALIZE = ("aten", "prims", "prim")
 _MUTATED = "custom_op_mutated_by_triton"
 
 
-def written(node: Node) -> list[Node]:
+def arguments_written(node: Node) -> list[Node]:
     """The arguments that a node writes to, if it is an op or a Triton kernel."""
     target = node.target
     if target is triton_kernel_wrap.triton_kernel_wrapper_mutation:
@@ -72,7 +72,7 @@ def _written_by_triton(node: Node) -> list[Node]:
 
 def has_effects(node: Node) -> bool:
     """Whether a node is more than its value."""
-    return node.is_impure() or bool(written(node))
+    return node.is_impure() or bool(arguments_written(node))
 
 
 def functionalized(
@@ -90,7 +90,7 @@ def functionalized(
         fake_inputs: fake tensors and SymInts, one for each placeholder.
         trace: from a function and its inputs to a graph.
     """
-    writing = [node for node in all_nodes(gm) if written(node)]
+    writing = [node for node in all_nodes(gm) if arguments_written(node)]
     # Inductor lowers in-place collectives, and nothing functionalizes them.
     namespaces = {node.target.namespace for node in writing} - {"_c10d_functional"}  # type: ignore[union-attr]  # ops
     if not namespaces:

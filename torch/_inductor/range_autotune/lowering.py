@@ -148,7 +148,7 @@ def _tune(
     to_measure = not tuning.source.measured
     if lower_in_parts and to_measure and _is_better_in_parts(tuning, wide):
         return None
-    if tuning.source.standing.aside:
+    if tuning.source.standing.suspended:
         compiling.submit_guarded(tuning.source)
         if tuning.first:  # an equal call site, in front of this one, fell apart
             return _tune(registration, site, lower_in_parts, wide)

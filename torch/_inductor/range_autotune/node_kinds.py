@@ -14,7 +14,7 @@ import torch
 from ..inductor_prims import lookup_seed, prepare_softmax_online, random
 from ..utils import is_view as aliases
 from ..utils import should_fallback_by_default
-from .functional import written
+from .functional import arguments_written
 from .signatures import arguments_by_name
 from .write_ops import AS_VALUES, stands_for_write
 
@@ -260,7 +260,7 @@ def memory_written(node: torch.fx.Node) -> set[torch.fx.Node] | None:
     """
     target: Any = node.target
     if isinstance(target, torch._ops.OpOverload):
-        tensors = node.args[:1] if stands_for_write(node) else written(node)
+        tensors = node.args[:1] if stands_for_write(node) else arguments_written(node)
     elif node.op != "call_function" or target is operator.getitem or is_number(node):
         tensors = []
     elif hasattr(target, REGION_WRITES):

@@ -79,8 +79,8 @@ def next_size(at: Mapping[int, Times], rules: ChoiceRules) -> int | None:
         return None
     *smaller, high = at
     # Times of sizes that are nearly equal tell of noise.
-    apart = [size for size in smaller if high >= _APART * size]
-    low = apart[-1] if apart else smaller[0]
+    clear = [size for size in smaller if high >= _APART * size]
+    low = clear[-1] if clear else smaller[0]
     ratio = high / low if low else math.inf
     rivals = _rivals(at[low], at[high], rules)
     step = _step(rivals, ratio) if len(rivals) > 1 else None

@@ -13,7 +13,7 @@ from .. import config
 from ..codegen.subgraph import copied
 from ..virtualized import V
 from .control_flow import all_nodes
-from .functional import written
+from .functional import arguments_written
 from .guards import frozen_shapes
 
 
@@ -55,7 +55,7 @@ def optimized(gm: GraphModule) -> GraphModule:
         gm: kept as it is, and returned where a pass fails or would guard on a size, or
             where ops write: passes move nodes as if none did.
     """
-    if any(map(written, all_nodes(gm))):
+    if any(map(arguments_written, all_nodes(gm))):
         return gm
     from ..fx_passes.joint_graph import joint_graph_passes
     from ..fx_passes.post_grad import post_grad_passes, view_to_reshape

@@ -240,10 +240,10 @@ def _writer_in_place(
         write = writer.codegen_subgraph
         for name in outputs:
             wrapper.writeline(f"RAIIAtenTensorHandle {name};")
-    written = len(wrapper.lines)
+    before = len(wrapper.lines)
     V.graph.scheduler.free_buffers()
-    freed: list[Any] = wrapper.lines[written:]
-    del wrapper.lines[written:]
+    freed: list[Any] = wrapper.lines[before:]
+    del wrapper.lines[before:]
     lines = [wrapper.make_buffer_free(line.node) for line in freed]
     handed_over = [line for line in lines if line]
 

@@ -81,7 +81,7 @@ class Standing:
         rejected: who is out of all ranges by now, and why.
         left_out: who is out of a range only, in which it does not run, by its sizes.
         guarded: of those who are out, those whose code guards on a size, and on which.
-        aside: of these, those that may be in again.
+        suspended: of these, those that may be in again.
         untold: who is out without a warning so far, why, and of which range; None once
             each is told as it is found out.
         compared: whose results were compared with the op's, at one size at least.
@@ -102,7 +102,7 @@ class Standing:
         default_factory=lambda: collections.defaultdict(dict)
     )
     guarded: dict[int, Failure] = dataclasses.field(default_factory=dict)
-    aside: dict[int, TracedCandidate] = dataclasses.field(default_factory=dict)
+    suspended: dict[int, TracedCandidate] = dataclasses.field(default_factory=dict)
     untold: list[tuple[Candidate, str, DimRange | None]] | None = dataclasses.field(
         default_factory=list
     )
@@ -194,17 +194,17 @@ class Standing:
             if index in range(len(self.candidates))
         )
 
-    def set_aside(self, index: int, failure: Failure) -> None:
+    def suspend(self, index: int, failure: Failure) -> None:
         """Takes out whose code guards on a size, maybe for a while; says nothing yet."""
         self.guarded[index] = failure
-        self.aside[index] = self.traced[index]
+        self.suspended[index] = self.traced[index]
         self._remove(index, failure)
 
-    def put_back(self) -> list[int]:
-        """Lets those in again that are aside; they are ``guarded`` still."""
-        back = [*self.aside]
+    def readmit(self) -> list[int]:
+        """Lets those in again that are suspended; they are ``guarded`` still."""
+        back = [*self.suspended]
         for index in back:
-            self.traced[index] = self.aside.pop(index)
+            self.traced[index] = self.suspended.pop(index)
             del self.rejected[index]
         return back
 
