@@ -34,6 +34,7 @@ from torch._inductor.range_autotune import lowering
 from torch._inductor.range_autotune.call_site import CallSite, Slot
 from torch._inductor.range_autotune.ranges import Segment
 from torch._inductor.range_autotune.registration import Registration
+from torch._inductor.range_autotune.symbolic_graphs import trace_subgraph
 
 
 THREADS = 8
@@ -297,3 +298,22 @@ class CallTestCase(OpTestCase, SymbolicTestCase):
         op = self.define_op(schema)
         torch.library.register_fake(op._name, fake, lib=self._library)
         return op
+
+
+class GraphTestCase(SymbolicTestCase):
+    def setUp(self):
+        super().setUp()
+        counters.clear()
+        self.s0 = self.symbol("s0", 100)
+        self.x = self.tensor([self.s0, 4])
+        self.y = self.tensor([self.s0, 4])
+
+    def fakes(self, *nodes):
+        with V.fake_mode:
+            return [ir.ir_node_to_tensor(node) for node in nodes or (self.x,)]
+
+    def trace(self, fn, *nodes, **kwargs):
+        return trace_subgraph(fn, self.fakes(*nodes), **kwargs)
+
+    def targets(self, gm):
+        return [node.target for node in gm.graph.nodes if node.op == "call_function"]

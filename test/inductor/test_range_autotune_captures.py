@@ -17,11 +17,11 @@ from torch.testing._internal.inductor_utils import GPU_TYPE, HAS_GPU
 
 import torch
 from torch._inductor import config, ir
-from torch._inductor.codegen.subgraph import trace_subgraph
 from torch._inductor.kernel.custom_op import CustomOpRangeConfig
 from torch._inductor.range_autotune import measure_ranges
 from torch._inductor.range_autotune.captures import captured_tensors
 from torch._inductor.range_autotune.functional import arguments_written
+from torch._inductor.range_autotune.symbolic_graphs import trace_subgraph
 from torch._inductor.range_autotune.times import Timing
 
 

@@ -18,7 +18,6 @@ from torch.testing._internal.common_utils import (
 
 import torch
 from torch._inductor import ir
-from torch._inductor.codegen.subgraph import trace_subgraph
 from torch._inductor.kernel.custom_op import CustomOpConfig, CustomOpRangeConfig
 from torch._inductor.range_autotune.call_site import CallSite
 from torch._inductor.range_autotune.candidate_graphs import (
@@ -31,6 +30,7 @@ from torch._inductor.range_autotune.errors import CandidateError
 from torch._inductor.range_autotune.functional import arguments_written
 from torch._inductor.range_autotune.node_kinds import memory_of
 from torch._inductor.range_autotune.registration import Candidate
+from torch._inductor.range_autotune.symbolic_graphs import trace_subgraph
 
 
 aten = torch.ops.aten

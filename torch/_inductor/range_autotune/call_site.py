@@ -12,7 +12,6 @@ from torch.utils import _pytree as pytree
 import torch
 
 from .. import ir
-from ..codegen.subgraph import free_symbols
 from ..utils import convert_shape_to_inductor
 from ..virtualized import V
 from .errors import NotTunable
@@ -31,6 +30,7 @@ from .site_inputs import (
     layout_text_of,
     normalized,
 )
+from .symbolic_graphs import free_symbols
 
 
 if TYPE_CHECKING:

@@ -28,7 +28,6 @@ from torch.utils import _pytree as pytree
 
 import torch
 
-from ..codegen.subgraph import trace_subgraph
 from ..virtualized import V
 from .apart import keep_apart, register_lowering_of_boundary
 from .candidate_calls import call_as_op, call_of_candidate, plain_body
@@ -53,6 +52,7 @@ from .narrowed_sizes import no_answer_kept
 from .passes import is_other_form, optimized
 from .registration import Candidate
 from .settings import time_limit_s
+from .symbolic_graphs import trace_subgraph
 from .write_ops import put_writes_last
 
 

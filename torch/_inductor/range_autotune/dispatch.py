@@ -13,7 +13,6 @@ from typing import Any, TYPE_CHECKING
 import torch
 
 from .. import config, ir
-from ..codegen.subgraph import inline_subgraph_to_ir_nodes
 from ..utils import convert_shape_to_inductor
 from ..virtualized import V
 from .branch_lowering import is_unaligned, lower_branch
@@ -21,6 +20,7 @@ from .guards import without_optional_guards
 from .kernel_config_names import KERNEL_CONFIGS_OPTION
 from .operation_config import tag
 from .size_dispatch import SizeDispatch
+from .symbolic_graphs import inline_subgraph_to_ir_nodes
 
 
 if TYPE_CHECKING:

@@ -18,7 +18,6 @@ from torch._dynamo.exc import ShortenTraceback, SkipFrame
 
 import torch
 
-from ..codegen.subgraph import copied
 from .collectives import several_ranks
 from .compiled_graph import known_tunings
 from .control_flow import all_nodes
@@ -26,6 +25,7 @@ from .errors import one_line
 from .limits import is_out_of_memory
 from .stale_code import registration_of, without_registrations
 from .subgraph_module import TrustsInputs
+from .symbolic_graphs import copied
 
 
 if TYPE_CHECKING:

@@ -15,7 +15,6 @@ from torch.utils import _pytree as pytree
 import torch
 
 from .. import config, ir
-from ..codegen.subgraph import copied, inline_subgraph_to_ir_nodes
 from ..virtualized import V
 from . import compiling
 from .call_site import CallSite, CONJUGATED
@@ -40,6 +39,7 @@ from .regions import form_regions
 from .report import log_header, log_kernel_configs, log_winners
 from .size_conditions import hint, size_bounds
 from .stale_code import note_lowered
+from .symbolic_graphs import copied, inline_subgraph_to_ir_nodes
 from .winners import choose_winners, Winner
 
 

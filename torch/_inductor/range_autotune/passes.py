@@ -10,11 +10,11 @@ from typing import Any, TYPE_CHECKING
 import torch
 
 from .. import config
-from ..codegen.subgraph import copied
 from ..virtualized import V
 from .control_flow import all_nodes
 from .functional import arguments_written
 from .guards import frozen_shapes
+from .symbolic_graphs import copied
 
 
 if TYPE_CHECKING:

@@ -21,7 +21,6 @@ from torch.utils import _pytree as pytree
 import torch
 
 from .. import config
-from ..codegen.subgraph import trace_subgraph
 from ..utils import is_pointwise_use, is_view
 from .candidate_calls import call_implementation, plain_body
 from .errors import one_line
@@ -30,6 +29,7 @@ from .node_kinds import has_generated_code
 from .settings import fusion_types, time_limit_s
 from .signatures import all_arguments
 from .stale_code import registration_of
+from .symbolic_graphs import trace_subgraph
 
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ from typing import Any, TYPE_CHECKING, TypeVar
 import sympy
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from ..codegen.subgraph import free_symbols
 from .guards import replaced
 from .ranges import ANY_SIZE, DimRange
 from .size_conditions import (
@@ -30,6 +29,7 @@ from .size_conditions import (
     with_equations_solved,
     with_others_raised,
 )
+from .symbolic_graphs import free_symbols
 
 
 if TYPE_CHECKING:

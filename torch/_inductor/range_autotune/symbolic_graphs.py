@@ -1,0 +1,133 @@
+"""Graphs at symbolic sizes: traced, copied, and inlined into the graph being compiled."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, TYPE_CHECKING
+
+import sympy
+from torch.fx.experimental.symbolic_shapes import resolve_unbacked_bindings
+from torch.fx.traceback import preserve_node_meta
+
+import torch
+
+from ..virtualized import V
+from .captures import CapturesAsConstants, constants_may_be_real
+from .cond_branches import with_tuples
+from .functional import functionalized, has_effects
+from .guards import frozen_shapes, replaced
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+log = logging.getLogger("torch._inductor.codegen.subgraph")
+
+
+def trace_subgraph(
+    fn: Callable[..., Any],
+    fake_inputs: Sequence[Any],
+    decomposition_table: Mapping[Any, Callable[..., Any]] | None = None,
+) -> torch.fx.GraphModule:
+    """
+    The FX graph of ``fn`` at symbolic sizes, without writes to its inputs' or its own
+    tensors. Tensors that ``fn`` captures become attributes of it.
+
+    Args:
+        fake_inputs: fake tensors and SymInts of the graph being compiled; each becomes
+            a placeholder.
+        decomposition_table: Inductor's by default.
+
+    Raises:
+        _ShapeEnvGuardError: if ``fn`` depends on a size being this or that.
+    """
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    from ..decomposition import select_decomp_table
+
+    if decomposition_table is None:
+        decomposition_table = select_decomp_table()
+
+    def trace(
+        traced: Callable[..., Any], inputs: Sequence[Any]
+    ) -> torch.fx.GraphModule:
+        with preserve_node_meta(), frozen_shapes():
+            return make_fx(
+                traced,
+                decomposition_table=decomposition_table,
+                tracing_mode="symbolic" if V.fake_mode.shape_env else "fake",
+            )(*inputs)
+
+    def with_constants(*inputs: Any) -> Any:
+        with CapturesAsConstants(V.fake_mode):
+            return fn(*inputs)
+
+    # Of the graph, for decompositions write to their own tensors, too.
+    gm = functionalized(trace(with_constants, fake_inputs), fake_inputs, trace)
+    gm = with_tuples(gm)
+    gm.graph.eliminate_dead_code(has_effects)
+    gm.recompile()
+    return gm
+
+
+def inline_subgraph_to_ir_nodes(
+    gm: torch.fx.GraphModule, inputs: list[Any], name: str
+) -> Any:
+    """
+    Lowers a graph into the graph being compiled, where its nodes can be fused.
+
+    Args:
+        inputs: IR nodes (or sympy expressions for SymInts), one for each placeholder.
+        name: of the op, for the debug log.
+
+    Returns:
+        What the graph returns, as IR nodes.
+    """
+    from ..lowering import process_subgraph_nodes
+
+    log.debug("Inlining %s: %d nodes", name, len(gm.graph.nodes))
+    outer = V.graph.module
+    V.graph.module = inlined = copied(gm)
+    _expect_asserts_on_data(inlined)
+    try:
+        with constants_may_be_real():
+            return process_subgraph_nodes(inlined, inputs)
+    finally:
+        V.graph.module = outer
+
+
+def _expect_asserts_on_data(gm: torch.fx.GraphModule) -> None:
+    """
+    Lets the lowering make what is asserted of data of a graph, which was traced after the
+    lowering had taken note of all assertions.
+    """
+    shape_env = V.graph.sizevars.shape_env
+    asserted = shape_env.deferred_runtime_asserts
+    for node in gm.graph.nodes:
+        bound = resolve_unbacked_bindings(shape_env, node.meta.get("unbacked_bindings"))
+        for symbol in bound or ():
+            V.graph.ras_by_symbol.setdefault(symbol, [*asserted.get(symbol, ())])
+
+
+def copied(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """With nodes of its own, to be inlined more than once, and its placeholders first."""
+    graph = torch.fx.Graph()
+    nodes: dict[torch.fx.Node, torch.fx.Node] = {}
+    for placeholder in gm.graph.find_nodes(op="placeholder"):
+        nodes[placeholder] = graph.node_copy(placeholder)
+    output = graph.output(graph.graph_copy(gm.graph, nodes))
+    output.meta = {**gm.graph.output_node().meta}
+    return torch.fx.GraphModule(gm, graph)
+
+
+def free_symbols(nodes: Sequence[Any]) -> list[sympy.Symbol]:
+    """The symbols in sizes, strides and offsets of IR tensors and in sympy expressions."""
+    found: set[sympy.Symbol] = set()
+    for node in nodes:
+        if isinstance(node, sympy.Basic):
+            exprs: tuple[Any, ...] = (node,)
+        else:
+            exprs = (*node.get_size(), *node.get_stride(), node.get_layout().offset)
+        for expr in exprs:
+            found |= replaced(expr).free_symbols  # type: ignore[arg-type]  # typed Basic
+    return sorted(found, key=lambda symbol: symbol.name)
