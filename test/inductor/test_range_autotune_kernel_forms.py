@@ -114,7 +114,7 @@ class TestWhoHasAnotherForm(TestCase):
             other.candidate.config_patches, {"max_autotune": True, LIMIT: 16384}
         )
         self.assertIs(other.graph, one.graph)
-        self.assertNotEqual(other.text(), one.text())
+        self.assertNotEqual(other.code_text(), one.code_text())
         self.assertEqual(one.candidate.config_patches, {"max_autotune": True})
 
 

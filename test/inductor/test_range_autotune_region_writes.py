@@ -40,10 +40,7 @@ from torch._inductor.kernel.custom_op import (
 from torch._inductor.range_autotune import deferred, measure_ranges, regions
 from torch._inductor.range_autotune.inputs import TensorSpec
 from torch._inductor.range_autotune.node_kinds import REGION_WRITES
-from torch._inductor.range_autotune.region_writes import (
-    updated_inputs,
-    written_outputs,
-)
+from torch._inductor.range_autotune.region_inputs import updated_inputs, written_outputs
 from torch._inductor.range_autotune.times import Timing
 
 

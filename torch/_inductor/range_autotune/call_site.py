@@ -18,8 +18,7 @@ from .errors import NotTunable
 from .graph_text import graph_text, node_numbers, SymbolNames, value_text
 from .guards import replaced
 from .node_kinds import is_conjugated
-from .region_places import places_given
-from .region_writes import updated_inputs, written_outputs
+from .region_inputs import places_given, updated_inputs, written_outputs
 from .signatures import all_arguments
 from .site_inputs import (
     as_number,

@@ -60,10 +60,10 @@ class TracedCandidate:
 
     def does_the_same_as(self, other: TracedCandidate) -> bool:
         """Whether both would compile to the same code."""
-        text = self.text()
-        return text is not None and text == other.text()
+        text = self.code_text()
+        return text is not None and text == other.code_text()
 
-    def text(self) -> str | None:
+    def code_text(self) -> str | None:
         """
         All that decides what is compiled, the same up to names of nodes and symbols.
 

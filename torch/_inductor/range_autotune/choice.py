@@ -70,7 +70,7 @@ class FusedChoiceCaller(ir.ChoiceCaller):
 
     def hash_key(self) -> str:
         """The same for candidates that compile to the same code."""
-        return self.traced.text() or f"object {id(self.traced)}"
+        return self.traced.code_text() or f"object {id(self.traced)}"
 
     def output_node(self) -> ir.TensorBox:
         """The candidate lowered in place; of several outputs the first."""

@@ -240,7 +240,7 @@ def _add_producers(
     inputs = {*taken, *(node for call in calls for node in made_by_user(call))}
     inputs |= places_of_writes(members)
     # Nothing in front of it is read in the region.
-    first = min((order[read] for read in _read_by(members)), default=len(order))
+    first = min((order[read] for read in _computed_for(members)), default=len(order))
     node = max(members, key=order.__getitem__)
     while order.get(node, -1) >= first and len(members) < _MOST_NODES:
         if node not in members:
@@ -261,7 +261,7 @@ def _add_producers(
             )
             if joins:
                 members[node] = steps
-                first = min([first, *(order[read] for read in _read_by([node]))])
+                first = min([first, *(order[read] for read in _computed_for([node]))])
                 # There have to be such places at each size that is measured.
                 inputs |= {index for index, _ in indexed(node)}
             if leads_in or (inside and not joins):
@@ -269,7 +269,7 @@ def _add_producers(
         node = node.prev
 
 
-def _read_by(nodes: Iterable[torch.fx.Node]) -> list[torch.fx.Node]:
+def _computed_for(nodes: Iterable[torch.fx.Node]) -> list[torch.fx.Node]:
     """What nodes read that is computed in the graph."""
     inputs = (read for node in nodes for read in node.all_input_nodes)
     return [read for read in inputs if read.op == "call_function"]

@@ -24,7 +24,8 @@ from .node_kinds import (
     shares_memory,
     turns,
 )
-from .write_ops import AS_VALUES, stands_for_write
+from .region_inputs import values_read
+from .write_ops import AS_VALUES
 
 
 if TYPE_CHECKING:
@@ -211,7 +212,7 @@ def writes_in_order_of_reads(nodes: Collection[torch.fx.Node]) -> bool:
         for read in node.all_input_nodes
         if memory_of(read) in written and _is_turned(read)
     }
-    given = (_others(n) if is_write(n) else _read_by(n) for n in nodes)
+    given = (_others(n) if is_write(n) else values_read(n) for n in nodes)
     return not any(memory_of(read) in turned for reads in given for read in reads)
 
 
@@ -271,31 +272,3 @@ def writes_as_values(graph: torch.fx.Graph) -> None:
         returned: Any = output.args[0]
         if value not in returned:
             output.args = ((*returned, value),)
-
-
-def written_outputs(graph: torch.fx.Graph) -> dict[int, int]:
-    """Of a region's graph, outputs that are written: by index, which input is written to."""
-    inputs = graph.find_nodes(op="placeholder")
-    returned: Any = graph.output_node().args[0]
-    return {
-        i: inputs.index(memory_of(node.args[0]))
-        for i, node in enumerate(returned)
-        if stands_for_write(node)
-    }
-
-
-def updated_inputs(graph: torch.fx.Graph) -> set[int]:
-    """Inputs of a region's graph that are read there and written to: by their index."""
-    inputs = graph.find_nodes(op="placeholder")
-    read = {memory_of(argument) for node in graph.nodes for argument in _read_by(node)}
-    return {at for at in written_outputs(graph).values() if inputs[at] in read}
-
-
-def _read_by(node: torch.fx.Node) -> list[torch.fx.Node]:
-    """The nodes whose values it takes to compute a node, not only their layout."""
-    if node.op != "call_function" or is_view(node) or stands_for_write(node):
-        return []
-    is_copy = node.target is torch.ops.aten.copy.default
-    return [
-        read for read in node.all_input_nodes if not (is_copy and read is node.args[0])
-    ]

@@ -30,12 +30,12 @@ from .node_kinds import (
     REGION_WRITES,
 )
 from .region_copies import is_free, with_copies
+from .region_inputs import written_outputs
 from .region_search import find_region, SubgraphBoundaryInfo
 from .region_writes import (
     is_write,
     read_writes_at_source,
     writes_as_values,
-    written_outputs,
 )
 from .write_ops import register_lowering_of_writes
 
