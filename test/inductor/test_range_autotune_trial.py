@@ -17,15 +17,11 @@ from torch._inductor.test_case import run_tests, TestCase
 import torch
 from torch._inductor import config
 from torch._inductor.kernel.custom_op import CustomOpConfig, CustomOpRangeConfig
-from torch._inductor.range_autotune import calls, compiling, trial
+from torch._inductor.range_autotune import calls, compiling, trial, trial_process
 from torch._inductor.range_autotune.inputs import TensorSpec
 from torch._inductor.range_autotune.times import Failure
-from torch._inductor.range_autotune.trial import (
-    SentTensor,
-    Trial,
-    TrialProcess,
-    try_in_process,
-)
+from torch._inductor.range_autotune.trial import SentTensor, Trial
+from torch._inductor.range_autotune.trial_process import TrialProcess, try_in_process
 
 
 LOGGER = "torch._inductor.kernel.custom_op"
@@ -217,7 +213,7 @@ class TestTrialProcess(TestCase):
 
     def test_it_ends_with_the_process_that_started_it(self):
         script = """
-            from torch._inductor.range_autotune.trial import PROCESS
+            from torch._inductor.range_autotune.trial_process import PROCESS
             PROCESS._start()
             print(PROCESS._process.process.pid)
         """
@@ -236,7 +232,7 @@ class TestCandidates(OpTestCase):
         super().setUp()
         torch._dynamo.reset()
         counters.clear()
-        self.addCleanup(trial.PROCESS.end)
+        self.addCleanup(trial_process.PROCESS.end)
         self.op = self.define_op("op(Tensor x) -> Tensor")
         self._library.impl("op", torch.clone, "CPU")
         self._library.impl("op", torch.empty_like, "Meta")

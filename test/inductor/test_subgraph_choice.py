@@ -1,5 +1,5 @@
 # Owner(s): ["module: inductor"]
-"""Graphs as choices of an algorithm: traced, compiled, benchmarked, inlined."""
+"""Graphs as choices of an algorithm: compiled, benchmarked; guards while that is done."""
 
 import gc
 import itertools

@@ -15,7 +15,7 @@ from .settings import time_limit_s
 from .size_conditions import may_hold
 from .size_points import Purpose, SizePoint, values_of
 from .times import Failure
-from .trial import try_in_process
+from .trial_process import try_in_process
 
 
 if TYPE_CHECKING:
