@@ -337,6 +337,22 @@ class TestCompiled(AutotuneTestCase):
         compiled = self.compiled(op, x, dims=())
         self.assert_markers(compiled, MARKERS)
 
+    @torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)
+    def test_of_a_sum_with_one_that_is_data(self):
+        """Torch's error quotes the question with the model's size in place of the other."""
+        op = self.registered(by_size, always)
+
+        def fn(x, y):
+            return op(torch.cat([x, y[y[:, 0] > 0]]))
+
+        args = ramp(30, 4), ramp(40, 4)
+        compiled = self.compiled(fn, *args, dims=((0, 0), (1, 0)))
+        for n, m in ((2, 3), (8, 9), (8, 10), (60, 5), (60, 6), (4, 62), (300, 300)):
+            x, y = ramp(n, 4), ramp(m, 4)
+            total = n + m - 1  # the first row of y begins with 0
+            marker = 1 if total <= 16 else 2 if total <= 64 else 3
+            self.assertEqual(compiled(x, y), torch.cat([x, y[1:]]) + marker)
+
     def test_with_neighbours_and_in_a_row(self):
         """Combinations of both answers; the fastest is the last of them there is."""
         op, other = self.registered(by_size, always), self.registered(by_size, always)

@@ -45,7 +45,7 @@ from .contract import (
 )
 from .eager_strides import with_eager_strides
 from .errors import CandidateError, one_line
-from .guards import Question, refused_question, without_optional_guards
+from .guards import refused_question, without_optional_guards
 from .known_sizes import knowing
 from .limits import call_within
 from .narrowed_sizes import no_answer_kept
@@ -147,7 +147,7 @@ def trace_candidate(
     except (DataDependentOutputException, DynamicOutputShapeException) as e:
         return Rejection(f"it depends on data, through {e.func}")
     except GuardOnDataDependentSymNode as e:
-        return Rejection(one_line(e), question=Question(e.cond))
+        return Rejection(one_line(e), question=refused_question(e))
     except Exception as e:
         return Rejection(one_line(e))
 

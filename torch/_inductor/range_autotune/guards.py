@@ -10,7 +10,10 @@ import threading
 from typing import Any, TYPE_CHECKING
 
 import sympy
-from torch.fx.experimental.symbolic_shapes import _ShapeEnvGuardError
+from torch.fx.experimental.symbolic_shapes import (
+    _ShapeEnvGuardError,
+    GuardOnDataDependentSymNode,
+)
 
 import torch
 
@@ -100,7 +103,9 @@ def frozen_shapes() -> Iterator[None]:
             raise
 
 
-def refused_question(error: _ShapeEnvGuardError) -> Question | None:
+def refused_question(
+    error: _ShapeEnvGuardError | GuardOnDataDependentSymNode,
+) -> Question | None:
     """What was asked in the block of ``frozen_shapes`` that an error is from, if known."""
     return vars(error).get(_QUESTION)
 
@@ -157,6 +162,10 @@ def _answering(
             is_optional = kwargs.get("fallback_value") is not None
             vars(e).setdefault(_QUESTION, Question(expr, is_optional))
             refused.append(copy.copy(e))  # without the frames that it comes through
+            raise
+        except GuardOnDataDependentSymNode as e:
+            # Its own condition has the model's sizes in the place of those with hints.
+            vars(e).setdefault(_QUESTION, Question(expr))
             raise
 
     outer = shape_env.evaluate_expr
