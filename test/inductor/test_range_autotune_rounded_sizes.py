@@ -48,6 +48,8 @@ from torch._inductor.range_autotune.rounded_sizes import holds, holds_of_compoun
 
 S, T = sympy.symbols("s t", integer=True, positive=True)
 BLOCKS = FloorDiv(S + 15, 16)
+HALF = Min(S, FloorDiv(S, 2))  # as torch says where it does not know that s is positive
+OF_REST = FloorDiv(S - FloorDiv(S, 3) + 15, 16)  # of which torch knows no sign
 RELATIONS = (sympy.Le, sympy.Lt, sympy.Ge, sympy.Gt, sympy.Eq, sympy.Ne)
 integers = st.integers(-20, 20)
 
@@ -83,9 +85,13 @@ class TestHolds(TestCase):
             sympy.Ne(Mod(BLOCKS, 16 * BLOCKS), 0),
             Mod(BLOCKS, 2 * BLOCKS) <= S,
             sympy.Ne(Mod(BLOCKS, 16 * BLOCKS + 1), 0),
+            sympy.Ne(PythonMod(OF_REST, 16 * OF_REST), 0),
             Max(1, FloorDiv(S + 2, 2)) < Max(1, FloorDiv(S + 2, 2)) ** 2,
             Max(2, Min(64, S)) <= 64,
             S - Min(S, T) >= 0,
+            S - Min(S, FloorDiv(S, 2)) >= 0,
+            16 * FloorDiv(Min(S, T) + 15, 16) - Min(S, T) >= 0,
+            sympy.Eq(Min(HALF, 16 * FloorDiv(HALF + 15, 16)), HALF),
             S + Min(S, FloorDiv(S, 2)) - Min(S, FloorDiv(S, 3)) >= 0,
             2 * Min(S, T) - 2 * T < 1,
             sympy.Ne(FloorDiv(S, 3) + FloorDiv(T, 3), -1, evaluate=False),
@@ -150,6 +156,7 @@ class TestHolds(TestCase):
             Max(1, FloorDiv(S, 2)) < Max(1, FloorDiv(S, 2)) ** 2,
             Min(64, S) < 64,
             S - Min(S, T) >= 1,
+            2 * FloorDiv(Min(S, T), 2) - Min(S, T) >= 0,
             S - T + Min(S, T) >= 1,
             FloorDiv(S, T) <= S,
             S * FloorDiv(S, 2) <= S,
@@ -167,12 +174,12 @@ class TestHolds(TestCase):
 
     @given(
         st.sampled_from(RELATIONS),
-        st.tuples(*[st.integers(-2, 2)] * 4),
+        st.tuples(*[st.integers(-2, 2)] * 5),
         st.integers(-5, 5),
     )
     @settings(max_examples=200, deadline=None, derandomize=True)
     def test_is_so_of_minima(self, relation, factors, constant):
-        terms = (S, T, Min(S, T), Min(T, 4, FloorDiv(S, 2)))
+        terms = (S, T, Min(S, T), Min(T, 4, FloorDiv(S, 2)), FloorDiv(Min(S, T) + 3, 4))
         condition = relation(sum(f * t for f, t in zip(factors, terms)), constant)
         told = holds(condition, sizes(s=(2, 6), t=(1, 9)))
         if told is not None:

@@ -11,6 +11,7 @@ from what is divided. Where it knows that ``s`` is a multiple of 16, it still ad
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any, TYPE_CHECKING, TypeAlias
 
 import sympy
@@ -272,7 +273,7 @@ def _without_own_remainders(expr: sympy.Expr, shape_env: _Sizes) -> sympy.Expr:
     nothing in place of one by what ``x`` is a multiple of.
     """
 
-    def remainder(base: sympy.Expr, divisor: sympy.Expr) -> sympy.Expr:
+    def remainder(kind: type, base: sympy.Expr, divisor: sympy.Expr) -> sympy.Expr:
         if sympy.cancel(base / divisor).is_Integer:
             return sympy.Integer(0)
         factor = divisor / base
@@ -280,9 +281,11 @@ def _without_own_remainders(expr: sympy.Expr, shape_env: _Sizes) -> sympy.Expr:
             bounds = _bounds_of_sum(*_without_quotients(base), shape_env)
             if bounds is not None and bounds[0] > 0:
                 return base
-        return Mod(base, divisor)
+        return kind(base, divisor)
 
-    return expr.replace(Mod, remainder)
+    for kind in (Mod, PythonMod):
+        expr = expr.replace(kind, functools.partial(remainder, kind))
+    return expr
 
 
 def _without_quotients(
@@ -317,7 +320,8 @@ def _bounds_with_minima(
 ) -> tuple[sympy.Expr, sympy.Expr] | None:
     """
     The least and the most that an expression can be. A minimum in it is one of its arguments,
-    and at most each: what is left of a slice, ``s - Min(k, s)``, is never negative.
+    and at most each: what is left of a slice, ``s - Min(k, s)``, is never negative. One that is
+    divided, too, may be anything within its bounds.
     """
     minima = sorted(expr.atoms(Min), key=lambda m: (-m.count_ops(), str(m)))
     if not minima:
@@ -325,7 +329,10 @@ def _bounds_with_minima(
     expr, minimum = sympy.expand(expr), minima[0]
     factor = expr.coeff(minimum)
     if not factor.is_Integer or (expr - factor * minimum).has(minimum):
-        return None
+        part = sympy.Dummy("minimum", integer=True)
+        values = bound_sympy(minimum, shape_env.var_to_range)
+        ranges = _Blocks({**shape_env.var_to_range, part: values})
+        return _bounds_with_minima(expr.xreplace({minimum: part}), ranges)
     each = [
         _bounds_with_minima(expr.xreplace({minimum: arg}), shape_env)
         or (-sympy.oo, sympy.oo)
