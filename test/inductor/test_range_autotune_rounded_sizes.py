@@ -341,6 +341,32 @@ class TestCandidates(AutotuneTestCase):
         in_range = {"tensor_name": "x", "dim_index": 0, "dim_range": (32, math.inf)}
         self.check(padded, **in_range)
 
+    @torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)
+    def test_those_that_work_on_parts_of_a_size_that_is_data(self):
+        def in_halves(x):
+            result, half = torch.empty_like(x), x.shape[0] // 2
+            result[:half] = x[:half] + 1
+            result[half:] = x[half:] + 1
+            return result
+
+        def padded(x):
+            blocks = F.pad(x, (0, 0, 0, -x.shape[0] % 16)).view(-1, 16, 4)
+            return (blocks + 1).view(-1, 4)[: x.shape[0]].clone()
+
+        op = identity_op()
+        configs = [CustomOpConfig(in_halves), CustomOpConfig(padded)]
+        register_custom_op_autotuning(op, configs=configs, include_fallback=False)
+
+        def fn(x):
+            chosen = x[x[:, 0] > 0]
+            return op(chosen), op(chosen[: chosen.shape[0] // 2])
+
+        compiled = compile_at(fn, ramp(40, 4))
+        self.assertEqual(counters["inductor"]["custom_op_candidates_left_out"], 0)
+        for size in (3, 40, 97, 600):
+            x = ramp(size, 4)
+            self.assertEqual(compiled(x), (x[1:] + 1, x[1 : 1 + (size - 1) // 2] + 1))
+
 
 if __name__ == "__main__":
     run_tests()

@@ -177,11 +177,13 @@ def _answering(
 def _accepting_asserts_of_own_data(shape_env: ShapeEnv) -> Iterator[None]:
     """
     Takes what is asserted of symbols that come up in the block, which are data of what is
-    traced there: they are checked when its code runs.
+    traced there: they are checked when its code runs. Of others, what holds whatever they are.
     """
     outside = {*shape_env.var_to_range}
 
     def expect(expr: sympy.Basic, *args: Any, **kwargs: Any) -> bool:
+        if known_answer(expr, shape_env) == sympy.true:
+            return True
         real = type(shape_env).guard_or_defer_runtime_assert
         own = expr.free_symbols - outside
         with _learning_only_of(own, shape_env) if own else contextlib.nullcontext():
