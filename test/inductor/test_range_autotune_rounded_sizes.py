@@ -26,6 +26,7 @@ from torch.testing._internal.common_utils import (
     parametrize,
 )
 from torch.utils._sympy.functions import (
+    BitwiseFn_bitwise_and,
     CeilToInt,
     FloorDiv,
     IntTrueDiv,
@@ -90,6 +91,10 @@ class TestHolds(TestCase):
             Max(2, Min(64, S)) <= 64,
             S - Min(S, T) >= 0,
             S - Min(S, FloorDiv(S, 2)) >= 0,
+            sympy.Eq(Mod(4 * Min(S, 8 * FloorDiv(S, 8)), 32), 0),
+            BitwiseFn_bitwise_and(S + 31, -32) >= S,
+            BitwiseFn_bitwise_and(-S, 7) + S >= S,
+            sympy.Eq(Mod(BitwiseFn_bitwise_and(S, -16), 8), 0),
             16 * FloorDiv(Min(S, T) + 15, 16) - Min(S, T) >= 0,
             sympy.Eq(Min(HALF, 16 * FloorDiv(HALF + 15, 16)), HALF),
             S + Min(S, FloorDiv(S, 2)) - Min(S, FloorDiv(S, 3)) >= 0,
@@ -151,6 +156,7 @@ class TestHolds(TestCase):
         "condition",
         (
             FloorDiv(S, 16) < 3,
+            BitwiseFn_bitwise_and(S + 31, -24) >= S,
             sympy.Ne(Mod(FloorDiv(S, 16), 16 * FloorDiv(S, 16)), 0),
             16 * FloorDiv(S, 16) < S,
             Max(1, FloorDiv(S, 2)) < Max(1, FloorDiv(S, 2)) ** 2,
@@ -241,7 +247,9 @@ class TestHolds(TestCase):
                 integers,
                 integers,
                 st.integers(1, 9),
-                st.sampled_from((FloorDiv, PythonMod, rounded_up)),
+                st.sampled_from(
+                    (FloorDiv, PythonMod, rounded_up, BitwiseFn_bitwise_and)
+                ),
             ),
             max_size=2,
         ),
@@ -330,6 +338,7 @@ class TestCandidates(AutotuneTestCase):
             lambda rows: (16 - rows % 16) % 16,
             lambda rows: 16 - rows % 16,
             lambda rows: math.ceil(rows / 16) * 16 - rows,
+            lambda rows: ((rows + 15) & ~15) - rows,
         ),
     )
     def test_one_that_works_on_several_whole_blocks(self, lacking):
@@ -354,7 +363,13 @@ class TestCandidates(AutotuneTestCase):
             return (blocks + 1).view(-1, 4)[: x.shape[0]].clone()
 
         op = identity_op()
-        configs = [CustomOpConfig(in_halves), CustomOpConfig(padded)]
+
+        def in_tiles(x):
+            full = x.shape[0] // 8 * 8
+            return torch.cat([(x[:full].view(-1, 8, 4) + 1).view(-1, 4), x[full:] + 1])
+
+        impls = (in_halves, padded, in_tiles)
+        configs = [CustomOpConfig(impl) for impl in impls]
         register_custom_op_autotuning(op, configs=configs, include_fallback=False)
 
         def fn(x):

@@ -20,6 +20,7 @@ from torch.fx.experimental.symbolic_shapes import (
     _SymbolInfo,
 )
 from torch.utils._sympy.functions import (
+    BitwiseFn_bitwise_and,
     CeilToInt,
     CleanDiv,
     FloorDiv,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     _Sizes: TypeAlias = "ShapeEnv | _Blocks"
 
 
-_ROUNDED = (FloorDiv, Mod, PythonMod, CeilToInt, Min)
+_ROUNDED = (FloorDiv, Mod, PythonMod, CeilToInt, BitwiseFn_bitwise_and, Min)
 _PARTS = (FloorDiv, Min)
 # Stands for a sum or a product whose values are known.
 WHOLE = sympy.Symbol("whole", integer=True)
@@ -64,6 +65,7 @@ def _holds_of_sums(condition: sympy.Basic, shape_env: _Sizes) -> bool | None:
     remainders as quotients.
     """
     condition = with_quotients(condition)
+    condition = condition.replace(Min, functools.partial(_least, shape_env))
     if condition in (sympy.true, sympy.false):
         return bool(condition)
     if not isinstance(condition, sympy.core.relational.Relational):
@@ -248,7 +250,13 @@ def with_quotients(condition: sympy.Basic) -> sympy.Basic:
 
 
 def _is_rounded(expr: sympy.Basic) -> bool:
-    """Whether it is a remainder by a positive constant, or a quotient by one rounded up."""
+    """
+    Whether it is a remainder by a positive constant, a quotient by one rounded up, or a number
+    without its last bits, or these alone.
+    """
+    if isinstance(expr, BitwiseFn_bitwise_and):
+        mask = expr.args[1]
+        return bool(mask.is_Integer and int(max(-mask, mask + 1)).bit_count() == 1)
     if isinstance(expr, CeilToInt) and isinstance(expr.args[0], IntTrueDiv):
         divisor = expr.args[0].args[1]
     elif isinstance(expr, (Mod, PythonMod)):
@@ -259,12 +267,30 @@ def _is_rounded(expr: sympy.Basic) -> bool:
 
 
 def _by_quotient(expr: sympy.Expr) -> sympy.Expr:
-    """``x - k * (x // k)`` for ``x % k``, ``-(-x // k)`` for ``ceil(x / k)``."""
+    """
+    ``x - k * (x // k)`` for ``x % k`` and ``x & (k - 1)``, ``k * (x // k)`` for ``x & -k``,
+    ``-(-x // k)`` for ``ceil(x / k)``.
+    """
+    if isinstance(expr, BitwiseFn_bitwise_and):
+        base, mask = expr.args
+        if mask < 0:
+            return -mask * FloorDiv(base, -mask)
+        return base - (mask + 1) * FloorDiv(base, mask + 1)
     if isinstance(expr, CeilToInt):
         base, divisor = expr.args[0].args
         return -FloorDiv(-base, divisor)
     base, divisor = expr.args
     return base - divisor * FloorDiv(base, divisor)
+
+
+def _least(shape_env: _Sizes, *sizes: sympy.Expr) -> sympy.Expr:
+    """The one of some sizes that is known to be no larger than the others, or their minimum."""
+
+    def is_least(size: sympy.Expr) -> bool:
+        above = (_bounds_with_minima(other - size, shape_env) for other in sizes)
+        return all(bounds is not None and bounds[0] > -1 for bounds in above)
+
+    return next(filter(is_least, sizes), Min(*sizes))
 
 
 def _without_own_remainders(expr: sympy.Expr, shape_env: _Sizes) -> sympy.Expr:
