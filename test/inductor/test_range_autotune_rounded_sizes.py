@@ -368,7 +368,11 @@ class TestCandidates(AutotuneTestCase):
             full = x.shape[0] // 8 * 8
             return torch.cat([(x[:full].view(-1, 8, 4) + 1).view(-1, 4), x[full:] + 1])
 
-        impls = (in_halves, padded, in_tiles)
+        def in_parts(x):
+            rest = x.shape[0] - x.shape[0] // 2
+            return torch.cat([x[:rest] + 1, x[rest:] + 1])
+
+        impls = (in_halves, padded, in_tiles, in_parts)
         configs = [CustomOpConfig(impl) for impl in impls]
         register_custom_op_autotuning(op, configs=configs, include_fallback=False)
 

@@ -116,7 +116,8 @@ def without_optional_guards() -> Iterator[None]:
     Traces or lowers without the guards that torch would have only to do better.
 
     Where it asks whether something holds, and has a way for that it may not, it takes that
-    way, as with sizes that depend on data. What only very large sizes break it may ask.
+    way, as with sizes that depend on data. What only very large sizes break it may ask. Of sizes
+    that do, what is known is known here as it is to a trace, whose sizes follow from it.
     """
     shape_env = V.graph.sizevars.shape_env
 
@@ -126,9 +127,13 @@ def without_optional_guards() -> Iterator[None]:
         fallback_value: bool | None = None,
         **kwargs: Any,
     ) -> sympy.Basic:
-        optional = fallback_value is not None and _is_backed(expr, shape_env)
+        is_backed = _is_backed(expr, shape_env)
+        optional = fallback_value is not None and is_backed
         if optional and _is_open(expr, shape_env) and not is_about_index_width(expr):
             return sympy.sympify(fallback_value)
+        known = None if is_backed else _known_value(expr, shape_env)
+        if known is not None:
+            return known
         return outer(expr, *args, fallback_value=fallback_value, **kwargs)
 
     outer = shape_env.evaluate_expr
@@ -295,13 +300,12 @@ def recorded_guards() -> Iterator[list[sympy.Basic]]:
     found: list[sympy.Basic] = []
 
     def record(expr: sympy.Basic, *args: Any, **kwargs: Any) -> sympy.Basic:
-        # Data-dependent symbols have no guards, only answers that hold for any value.
-        is_backed = _is_backed(expr, shape_env)
         # The model's own size, which it is evaluated at, need not be one of those.
-        if is_backed and (known := _known_value(expr, shape_env)) is not None:
+        if (known := _known_value(expr, shape_env)) is not None:
             return known
         value = type(shape_env).evaluate_expr(shape_env, expr, *args, **kwargs)
-        if is_backed:
+        # Data-dependent symbols have no guards, only answers that hold for any value.
+        if _is_backed(expr, shape_env):
             found.append(_condition(expr, value))
         return value
 
