@@ -13,13 +13,13 @@ from typing import Any, TYPE_CHECKING
 
 from torch.fx.experimental.symbolic_shapes import _ShapeEnvGuardError
 
-from ..codegen.subgraph import inline_subgraph_to_ir_nodes, trace_subgraph
 from ..decomposition import select_decomp_table
 from ..lowering import fallback_handler, lowerings
 from .call_site import CallSite, NotTunable
 from .candidate_calls import call_as_op
 from .errors import one_line
 from .stale_code import registrations_in_force
+from .symbolic_graphs import inline_subgraph_to_ir_nodes, trace_subgraph
 
 
 if TYPE_CHECKING:
