@@ -99,6 +99,11 @@ class TestThresholds(SymbolicTestCase):
             (lambda s, t: s, lambda s, t: FloorDiv(padded(s), 16) <= 4, [65]),
             (lambda s, t: s, lambda s, t: sympy.Ne(FloorDiv(padded(s), 16), 1), [17]),
             (lambda s, t: s, lambda s, t: sympy.Eq(padded(s), s), []),
+            (
+                lambda s, t: s,
+                lambda s, t: sympy.Or(sympy.Eq(s, 16), sympy.Eq(Mod(s, 16), 0)),
+                [],
+            ),
             (lambda s, t: s, lambda s, t: s + 1, []),
             (lambda s, t: s, lambda s, t: t <= 16, []),
             (lambda s, t: s, lambda s, t: s <= t, []),

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _MOST_STEPS = 16
 # What may have one value again and again as a size grows, in sums with others.
 _RECURRING = (FloorDiv, CeilToInt, FloorToInt, BitwiseFn_bitwise_and)
-# How many values beside a change are looked at, if something is rounded.
+# How many values at each end of what has one answer are looked at, if something is rounded.
 _MOST_BESIDE = 256
 
 
@@ -89,30 +89,35 @@ def thresholds(condition: sympy.Basic, size: sympy.Expr, within: DimRange) -> li
 
 def _changes(
     condition: Boolean, symbol: sympy.Symbol, low: int, high: int
-) -> Iterator[int]:
+) -> list[int]:
     """Values at which a condition on one symbol is not what it is for the value below."""
 
     def holds(part: sympy.Basic, value: int) -> bool:
         return part.xreplace({symbol: sympy.Integer(value)}) == sympy.true
 
+    answer = functools.partial(holds, condition)
+    changes = set()
     for part in _inequalities(condition):
-        answer = functools.partial(holds, part)
-        at = _first_change(answer, low, high)
-        if at > high or holds(condition, at) == holds(condition, at - 1):
-            continue
-        if part.has(*_RECURRING) and not _is_lasting(answer, low, at, high):
-            raise ValueError(f"{part} changes every few values")
-        yield at
+        at = _first_change(functools.partial(holds, part), low, high)
+        if at <= high and answer(at) != answer(at - 1):
+            changes.add(at)
+    if condition.has(*_RECURRING):
+        for start, end in itertools.pairwise([low, *sorted(changes), high + 1]):
+            if not _is_one(answer, start, end):
+                raise ValueError(f"{condition} changes every few values")
+    return sorted(changes)
 
 
-def _is_lasting(answer: Callable[[int], Any], low: int, at: int, high: int) -> bool:
+def _is_one(answer: Callable[[int], Any], start: int, end: int) -> bool:
     """
-    Whether an answer is one thing below a value and another from there on, as far as can be
-    seen from it; that to ``s <= 16 * (s // 16)`` is not.
+    Whether an answer is the same for all values in a range, as far as can be seen from its
+    ends; that to ``s <= 16 * (s // 16)`` is not.
     """
-    below = range(max(low, at - _MOST_BESIDE), at)
-    there = range(at, min(high, at + _MOST_BESIDE) + 1)
-    return all(len({*map(answer, values)}) == 1 for values in (below, there))
+    values = {
+        *range(start, min(end, start + _MOST_BESIDE)),
+        *range(max(start, end - _MOST_BESIDE), end),
+    }
+    return len({*map(answer, values)}) <= 1
 
 
 def _steps(
