@@ -98,8 +98,10 @@ def frozen_shapes() -> Iterator[None]:
         except Exception as e:
             for guard_error in refused:
                 if str(guard_error) in str(e):
-                    # A copy, which no frame on the way of the error refers to.
-                    raise copy.copy(guard_error) from e
+                    # A copy, which no frame on the way of the error refers to; and the error
+                    # without this frame, whose caller refers to it from Python 3.12 on.
+                    trace = e.__traceback__ and e.__traceback__.tb_next
+                    raise copy.copy(guard_error) from e.with_traceback(trace)
             raise
 
 
