@@ -44,7 +44,8 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune.rounded_sizes import holds, holds_of_compound
+from torch._inductor.range_autotune.compound_sizes import holds_of_compound
+from torch._inductor.range_autotune.rounded_sizes import holds, known_quotient
 
 
 S, T = sympy.symbols("s t", integer=True, positive=True)
@@ -274,6 +275,35 @@ class TestHolds(TestCase):
                     self.assertEqual(bool(actual), told, msg=f"{condition} at {s}, {t}")
 
 
+class TestKnownQuotient(TestCase):
+    def chunks(self, number):
+        """How many parts ``x.chunk(number)`` has."""
+        size = FloorDiv(S + number - 1, number)
+        return FloorDiv(S + size - 1, size)
+
+    def test_chunks(self):
+        self.assertEqual(known_quotient(self.chunks(2), ANY), 2)
+        self.assertIsNone(known_quotient(self.chunks(3), ANY))
+        self.assertEqual(known_quotient(self.chunks(3), sizes(s=(5, int_oo))), 3)
+
+    def test_of_two_sizes(self):
+        self.assertIsNone(known_quotient(FloorDiv(S, T), ANY))
+        small = sizes(s=(16, 20), t=(14, 16))
+        self.assertEqual(known_quotient(FloorDiv(S, T), small), 1)
+
+    def test_of_what_may_be_nothing(self):
+        self.assertIsNone(known_quotient(FloorDiv(T - 2, S - 2), ANY))
+
+    @settings(max_examples=100, deadline=None)
+    @given(st.integers(2, 6), st.integers(2, 40))
+    def test_is_so_at_all_sizes(self, number, first):
+        chunks = self.chunks(number)
+        known = known_quotient(chunks, sizes(s=(first, int_oo)))
+        if known is not None:
+            for value in range(first, 100):
+                self.assertEqual(chunks.xreplace({S: sympy.Integer(value)}), known)
+
+
 @instantiate_parametrized_tests
 class TestCandidates(AutotuneTestCase):
     def check(self, padded, **where):
@@ -330,6 +360,9 @@ class TestCandidates(AutotuneTestCase):
             return F.pad(x, (0, 0, 0, blocks - rows))[:rows] + 1
 
         self.check(padded)
+
+    def test_one_that_works_on_parts(self):
+        self.check(lambda x: torch.cat([part + 1 for part in x.chunk(2)]))
 
     @parametrize(
         "lacking",

@@ -18,12 +18,13 @@ from torch.fx.experimental.symbolic_shapes import (
 import torch
 
 from ..virtualized import V
+from .compound_sizes import holds_of_compound
 from .narrowed_sizes import (
     compounds_in_ranges,
     value_at_all_of_few,
     without_ruled_out_ends,
 )
-from .rounded_sizes import holds, holds_of_compound
+from .rounded_sizes import holds, known_quotient
 
 
 if TYPE_CHECKING:
@@ -355,6 +356,8 @@ def known_answer(expr: sympy.Basic, shape_env: ShapeEnv) -> sympy.Basic | None:
     known: Any = shape_env._maybe_evaluate_static(expr)
     if known is None:
         known = _holds(expr, shape_env)
+    if known is None:
+        known = known_quotient(expr, shape_env)
     return None if known is None else sympy.sympify(known)
 
 

@@ -18,7 +18,8 @@ from torch.utils._sympy.value_ranges import ValueRanges
 
 from ..runtime.runtime_utils import ceildiv
 from ..virtualized import V
-from .rounded_sizes import divisor_of, told_of_compound, WHOLE
+from .compound_sizes import told_of_compound, WHOLE
+from .size_multiples import divisor_of
 
 
 if TYPE_CHECKING:

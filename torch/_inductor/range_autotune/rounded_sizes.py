@@ -4,21 +4,15 @@ What holds of sizes that are rounded, divided, sums or products, whatever they a
 An implementation that pads to whole blocks asks whether ``s <= 16 * ((s + 15) // 16)``, or
 whether ``s + -s % 16`` is a multiple of 16; one that works on halves whether ``s // 2 <= s``.
 A shape environment adds a guard for either, since it bounds a quotient or a remainder apart
-from what is divided. Where it knows that ``s`` is a multiple of 16, it still adds one for whether
-``4 * s`` is one of 64, as rows that are viewed in blocks of 16 ask.
+from what is divided.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from typing import Any, TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import sympy
-from torch.fx.experimental.symbolic_shapes import (
-    _maybe_evaluate_static_worker,
-    _SymbolInfo,
-)
 from torch.utils._sympy.functions import (
     BitwiseFn_bitwise_and,
     CeilToInt,
@@ -29,21 +23,19 @@ from torch.utils._sympy.functions import (
     Mod,
     PythonMod,
 )
-from torch.utils._sympy.value_ranges import bound_sympy, ValueRanges
+from torch.utils._sympy.value_ranges import bound_sympy
+
+from .compound_sizes import Parts
+from .size_multiples import Blocks, in_blocks
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    _Sizes: TypeAlias = "ShapeEnv | _Blocks"
+    from .size_multiples import Sizes
 
 
 _ROUNDED = (FloorDiv, Mod, PythonMod, CeilToInt, BitwiseFn_bitwise_and, Min)
-_PARTS = (FloorDiv, Min)
-# Stands for a sum or a product whose values are known.
-WHOLE = sympy.Symbol("whole", integer=True)
 
 
 def holds(condition: sympy.Basic, shape_env: ShapeEnv) -> bool | None:
@@ -51,20 +43,38 @@ def holds(condition: sympy.Basic, shape_env: ShapeEnv) -> bool | None:
     Whether a condition on sizes is true, or false, for all values that they can have; None
     if that cannot be told, or has nothing to do with rounding or multiples.
     """
-    condition, sizes = _in_blocks(condition, shape_env)
+    condition, sizes = in_blocks(condition, shape_env)
     if sizes is shape_env and not condition.has(*_ROUNDED):
         return None
     known = _holds_of_sums(condition, sizes)
     return _holds_of_any_parts(condition, sizes) if known is None else known
 
 
-def _holds_of_sums(condition: sympy.Basic, shape_env: _Sizes) -> bool | None:
+def known_quotient(expr: sympy.Basic, shape_env: Sizes) -> sympy.Integer | None:
+    """
+    What a size divided by another one is, rounded down, whatever they are, such as how many
+    parts ``x.chunk(2)`` has; None if that cannot be told.
+    """
+    expr, ranges = shape_env.replace(expr), shape_env.var_to_range
+    if not isinstance(expr, FloorDiv) or not expr.free_symbols <= ranges.keys():
+        return None
+    base, divisor = expr.args
+    if not (divisor.free_symbols and _holds_of_sums(divisor > 0, shape_env)):
+        return None
+    value = expr.xreplace({symbol: ranges[symbol].lower for symbol in ranges})
+    rest = sympy.expand(base - value * divisor)
+    is_so = (_holds_of_sums(c, shape_env) for c in (rest >= 0, rest < divisor))
+    return value if value.is_Integer and all(is_so) else None
+
+
+def _holds_of_sums(condition: sympy.Basic, shape_env: Sizes) -> bool | None:
     """
     Of a comparison of sums of sizes, their quotients and remainders by constants. Of products
     of such sums what follows from the signs, of several conditions what follows from writing
     remainders as quotients.
     """
     condition = with_quotients(condition)
+    condition = condition.replace(FloorDiv, functools.partial(_divided, shape_env))
     condition = condition.replace(Min, functools.partial(_least, shape_env))
     if condition in (sympy.true, sympy.false):
         return bool(condition)
@@ -79,169 +89,13 @@ def _holds_of_sums(condition: sympy.Basic, shape_env: _Sizes) -> bool | None:
     return _decided(type(condition), sympy.ceiling(low), sympy.floor(high))
 
 
-def holds_of_compound(
-    condition: sympy.Basic, size: sympy.Expr, values: ValueRanges, shape_env: ShapeEnv
-) -> bool | None:
-    """
-    The same where a sum or a product has some values only: of ``s0 - s1`` none follow from
-    those of ``s0`` and ``s1``, so that it takes the place of one of them in the condition.
-    """
-    if condition.free_symbols.isdisjoint(size.free_symbols):
-        return None
-    parts = _Parts(shape_env)
-    on_whole = _putting_whole_for(size, parts)(condition)
-    parts.ranges[WHOLE] = values
-    return parts.decide(on_whole)
-
-
-def told_of_compound(
-    conditions: Iterable[sympy.Basic], size: sympy.Expr, shape_env: ShapeEnv
-) -> tuple[sympy.Basic, ...]:
-    """Those of conditions that are on a sum or product alone, which is ``WHOLE`` in them."""
-    parts = _Parts(shape_env)
-    on_whole = _putting_whole_for(size, parts)
-    told = (_on_one_side(on_whole(condition)) for condition in conditions)
-    return tuple(condition for condition in told if condition.free_symbols == {WHOLE})
-
-
-def _on_one_side(condition: sympy.Basic) -> sympy.Basic:
-    """Each comparison in it with nothing, so that no terms are there that cancel out."""
-    if isinstance(condition, sympy.core.relational.Relational):
-        return condition.func(sympy.expand(condition.lhs - condition.rhs), 0)
-    if isinstance(condition, (sympy.And, sympy.Or, sympy.Not)):
-        return condition.func(*map(_on_one_side, condition.args))
-    return condition
-
-
-def _putting_whole_for(
-    size: sympy.Expr, parts: _Parts
-) -> Callable[[sympy.Basic], sympy.Basic]:
-    """What puts ``WHOLE`` for a sum or a product of symbols into conditions on that."""
-    size = parts.general(size)
-    instead = _in_place_of_term(size) if size.is_Add else {}
-
-    def on_whole(condition: sympy.Basic) -> sympy.Basic:
-        condition = parts.general(condition)
-        return condition.xreplace(instead) if instead else condition.subs(size, WHOLE)
-
-    return on_whole
-
-
-def _in_place_of_term(size: sympy.Expr) -> dict[sympy.Symbol, sympy.Expr]:
-    """
-    What one of a sum's symbols is in terms of the others and of the sum, which is ``WHOLE``;
-    empty if it has none that is its own multiple by 1 or -1.
-    """
-    for symbol in sorted(size.free_symbols, key=str):
-        factor = size.coeff(symbol)
-        rest = size - factor * symbol
-        if factor in (1, -1) and symbol not in rest.free_symbols:
-            return {symbol: factor * (WHOLE - rest)}
-    return {}
-
-
-def _holds_of_any_parts(condition: sympy.Basic, shape_env: _Sizes) -> bool | None:
+def _holds_of_any_parts(condition: sympy.Basic, shape_env: Sizes) -> bool | None:
     """
     Whether it holds whatever quotients and minima are within their bounds, as
     ``Max(1, s // 2) < Max(1, s // 2) ** 2`` does if ``s`` is at least 4.
     """
-    parts = _Parts(shape_env)
+    parts = Parts(shape_env)
     return parts.decide(parts.general(condition))
-
-
-class _Parts:
-    """
-    Quotients and minima in conditions, each of which a symbol stands for.
-
-    Args:
-        shape_env: knows what the symbols of sizes can be.
-    """
-
-    def __init__(self, shape_env: _Sizes) -> None:
-        self.ranges = {**shape_env.var_to_range}
-        self._shape_env = shape_env
-        self._symbols: dict[sympy.Basic, sympy.Symbol] = {}
-
-    def general(self, expr: Any) -> Any:
-        """The expression with symbols for its parts."""
-        return self._with_symbols(self._shape_env.replace(expr))
-
-    def _with_symbols(self, expr: Any) -> Any:
-        if isinstance(expr, _PARTS):
-            return self._symbol_of(expr)
-        return expr.func(*map(self._with_symbols, expr.args)) if expr.args else expr
-
-    def _symbol_of(self, part: sympy.Expr) -> sympy.Symbol:
-        if part not in self._symbols:
-            symbol = sympy.Symbol(f"part{len(self._symbols)}", integer=True)
-            self._symbols[part] = symbol
-            self.ranges[symbol] = bound_sympy(part, self._shape_env.var_to_range)
-        return self._symbols[part]
-
-    def decide(self, condition: Any) -> bool | None:
-        """Whether a condition follows from what its symbols can be."""
-        symbols = sorted(condition.free_symbols, key=str)
-        if not all(symbol in self.ranges for symbol in symbols):
-            return None
-        infos = tuple(_SymbolInfo(s, self.ranges[s], None, False) for s in symbols)
-        known = _maybe_evaluate_static_worker(condition, infos, False, False)
-        return bool(known) if known in (sympy.true, sympy.false) else None
-
-
-@dataclasses.dataclass(frozen=True)
-class _Blocks:
-    """What symbols can be that are left, in the place of a shape environment."""
-
-    var_to_range: dict[sympy.Symbol, ValueRanges]
-
-    def replace(self, expr: sympy.Basic) -> sympy.Basic:
-        return expr
-
-
-def _in_blocks(
-    condition: sympy.Basic, shape_env: ShapeEnv
-) -> tuple[sympy.Basic, _Sizes]:
-    """
-    A condition with ``16 * s`` for each ``s`` that guards say is a multiple of 16, and what
-    its symbols can then be.
-    """
-    if not shape_env.divisible:
-        return condition, shape_env
-    condition = shape_env.replace(condition)
-    divisors = _known_divisors(shape_env)
-    ranges = {**shape_env.var_to_range}
-    multiples = {}
-    for symbol in divisors.keys() & condition.free_symbols & ranges.keys():
-        values, by = ranges[symbol], divisors[symbol]
-        first, last = -_quotient(-values.lower, by), _quotient(values.upper, by)
-        if first <= last:
-            ranges[symbol] = ValueRanges(first, last)
-            multiples[symbol] = by * symbol
-    return condition.xreplace(multiples), _Blocks(ranges) if multiples else shape_env
-
-
-def divisor_of(size: sympy.Expr, shape_env: ShapeEnv) -> int:
-    """What guards say that a symbolic size is a multiple of."""
-    return _known_divisors(shape_env).get(size, 1)
-
-
-def _quotient(value: sympy.Expr, by: int) -> sympy.Expr:
-    """Rounded down; what is infinite stays so."""
-    return value // by if value.is_Integer else value
-
-
-def _known_divisors(shape_env: ShapeEnv) -> dict[sympy.Symbol, int]:
-    """What sizes are multiples of, as guards on remainders say."""
-    known: dict[sympy.Symbol, int] = {}
-    for remainder in shape_env.divisible:
-        if not isinstance(remainder, Mod):
-            continue
-        base, divisor = (shape_env.replace(arg) for arg in remainder.args)
-        factor, symbol = base.as_coeff_Mul()
-        if symbol.is_Symbol and factor.is_Integer and divisor.is_Integer:
-            by = divisor // sympy.gcd(divisor, factor)
-            known[symbol] = int(sympy.lcm(known.get(symbol, 1), by))
-    return known
 
 
 def with_quotients(condition: sympy.Basic) -> sympy.Basic:
@@ -283,7 +137,14 @@ def _by_quotient(expr: sympy.Expr) -> sympy.Expr:
     return base - divisor * FloorDiv(base, divisor)
 
 
-def _least(shape_env: _Sizes, *sizes: sympy.Expr) -> sympy.Expr:
+def _divided(shape_env: Sizes, base: sympy.Expr, divisor: sympy.Expr) -> sympy.Expr:
+    """A quotient, as the number that it is known to be."""
+    quotient = FloorDiv(base, divisor)
+    known = known_quotient(quotient, shape_env)
+    return quotient if known is None else known
+
+
+def _least(shape_env: Sizes, *sizes: sympy.Expr) -> sympy.Expr:
     """The one of some sizes that is known to be no larger than the others, or their minimum."""
 
     def is_least(size: sympy.Expr) -> bool:
@@ -293,7 +154,7 @@ def _least(shape_env: _Sizes, *sizes: sympy.Expr) -> sympy.Expr:
     return next(filter(is_least, sizes), Min(*sizes))
 
 
-def _without_own_remainders(expr: sympy.Expr, shape_env: _Sizes) -> sympy.Expr:
+def _without_own_remainders(expr: sympy.Expr, shape_env: Sizes) -> sympy.Expr:
     """
     With ``x`` in place of each remainder of a positive ``x`` by twice ``x`` or more, and
     nothing in place of one by what ``x`` is a multiple of.
@@ -342,7 +203,7 @@ def _without_quotients(
 
 
 def _bounds_with_minima(
-    expr: sympy.Expr, shape_env: _Sizes
+    expr: sympy.Expr, shape_env: Sizes
 ) -> tuple[sympy.Expr, sympy.Expr] | None:
     """
     The least and the most that an expression can be. A minimum in it is one of its arguments,
@@ -357,7 +218,7 @@ def _bounds_with_minima(
     if not factor.is_Integer or (expr - factor * minimum).has(minimum):
         part = sympy.Dummy("minimum", integer=True)
         values = bound_sympy(minimum, shape_env.var_to_range)
-        ranges = _Blocks({**shape_env.var_to_range, part: values})
+        ranges = Blocks({**shape_env.var_to_range, part: values})
         return _bounds_with_minima(expr.xreplace({minimum: part}), ranges)
     each = [
         _bounds_with_minima(expr.xreplace({minimum: arg}), shape_env)
@@ -369,7 +230,7 @@ def _bounds_with_minima(
 
 
 def _bounds_of_product(
-    expr: sympy.Expr, remainders: dict[sympy.Symbol, int], shape_env: _Sizes
+    expr: sympy.Expr, remainders: dict[sympy.Symbol, int], shape_env: Sizes
 ) -> tuple[sympy.Expr, sympy.Expr] | None:
     """The least and the most that sums can be that are multiplied; None of others."""
     low = high = sympy.Integer(1)
@@ -388,7 +249,7 @@ def _product(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
 
 
 def _bounds_of_sum(
-    expr: sympy.Expr, remainders: dict[sympy.Symbol, int], shape_env: _Sizes
+    expr: sympy.Expr, remainders: dict[sympy.Symbol, int], shape_env: Sizes
 ) -> tuple[sympy.Expr, sympy.Expr] | None:
     """The least and the most that a sum of multiples of symbols can be; None of others."""
     low = high = sympy.Integer(0)

@@ -25,10 +25,12 @@ from torch.utils._sympy.functions import (
 
 from ..runtime.runtime_utils import ceildiv
 from ..virtualized import V
+from .compound_sizes import told_of_compound, WHOLE
 from .guards import is_about_index_width, replaced
 from .known_sizes import values_of_symbol
-from .rounded_sizes import divisor_of, told_of_compound, WHOLE, with_quotients
+from .rounded_sizes import with_quotients
 from .size_conditions import LARGEST_SYMBOL, size_bounds
+from .size_multiples import divisor_of
 
 
 if TYPE_CHECKING:
