@@ -49,6 +49,7 @@ from .guards import refused_question, without_optional_guards
 from .known_sizes import knowing
 from .limits import call_within
 from .narrowed_sizes import no_answer_kept
+from .op_bodies import decompositions_without
 from .passes import is_other_form, optimized
 from .registration import Candidate
 from .settings import time_limit_s
@@ -342,12 +343,8 @@ def _trace(
         eager: ops that stay one node each and are called eagerly, whatever
             decompositions and lowerings there are for them.
     """
-    from ..decomposition import select_decomp_table
-
     counters["inductor"]["custom_op_candidate_traces"] += 1
-    table = dict(select_decomp_table())
-    for op in eager:
-        table.pop(op, None)
+    table = decompositions_without(eager)
     graph = trace_subgraph(fn, site.fake_inputs(), table)
     _call_eagerly(graph, eager)
     return graph

@@ -33,8 +33,9 @@ def holds_of_compound(
     condition: sympy.Basic, size: sympy.Expr, values: ValueRanges, shape_env: ShapeEnv
 ) -> bool | None:
     """
-    Whether a condition is true, or false, where a sum or a product has some values only: of ``s0 - s1`` none follow from
-    those of ``s0`` and ``s1``, so that it takes the place of one of them in the condition.
+    Whether a condition is true, or false, where a sum or a product has some values only: of
+    ``s0 - s1`` none follow from those of ``s0`` and ``s1``, so that it takes the place of one
+    of them in the condition.
     """
     if condition.free_symbols.isdisjoint(size.free_symbols):
         return None

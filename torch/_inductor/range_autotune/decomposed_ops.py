@@ -15,9 +15,11 @@ from torch.fx.experimental.symbolic_shapes import _ShapeEnvGuardError
 
 from ..decomposition import select_decomp_table
 from ..lowering import fallback_handler, lowerings
-from .call_site import CallSite, NotTunable
-from .candidate_calls import call_as_op
-from .errors import one_line
+from .call_site import CallSite
+from .candidate_calls import call_of_candidate
+from .candidate_indices import FALLBACK
+from .errors import NotTunable, one_line
+from .op_bodies import decompositions_without
 from .stale_code import registrations_in_force
 from .symbolic_graphs import inline_subgraph_to_ir_nodes, trace_subgraph
 
@@ -33,11 +35,11 @@ log = logging.getLogger("torch._inductor.kernel.custom_op")
 def decompositions_of_untuned() -> dict[Any, Callable[..., Any]]:
     """Inductor's table without the ops that the compilation under way tunes."""
     table = select_decomp_table()
-    registered = [of_op.op for of_op in registrations_in_force().values()]
-    whole = [op for op in registered if op in table]
+    registered = (of_op.op for of_op in registrations_in_force().values())
+    whole = {op for op in registered if op in table}
     for op in whole:
         lowerings.setdefault(op, _LoweringByDecomposition(op))
-    return {op: fn for op, fn in table.items() if op not in whole} if whole else table
+    return decompositions_without(whole) if whole else table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,9 +54,9 @@ class _LoweringByDecomposition:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
             site = CallSite.from_call(self.op, args, kwargs)
+            call = call_of_candidate(FALLBACK, site)
             graph = trace_subgraph(
-                lambda *leaves: call_as_op(self.op, self.op, site.filled(leaves, {})),
-                site.fake_inputs(),
+                lambda *leaves: site.run(leaves, call), site.fake_inputs()
             )
         except (NotTunable, _ShapeEnvGuardError) as e:
             log.info("%s is called eagerly: %s", self.op, one_line(e))

@@ -11,7 +11,7 @@ import torch
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from torch._library.custom_ops import CustomOpDef
 
@@ -75,6 +75,13 @@ def decompositions_of(name: str) -> dict[str, Any]:
         return {}
     overloads = _overloads(name)
     return {o: decompositions[f] for o, f in overloads.items() if f in decompositions}
+
+
+def decompositions_without(ops: Collection[Any]) -> dict[Any, Callable[..., Any]]:
+    """Inductor's table, but for some ops, which stay whole where it is used."""
+    from ..decomposition import select_decomp_table
+
+    return {op: fn for op, fn in select_decomp_table().items() if op not in ops}
 
 
 def is_composite(name: str) -> bool:

@@ -61,10 +61,12 @@ def known_quotient(expr: sympy.Basic, shape_env: Sizes) -> sympy.Integer | None:
     base, divisor = expr.args
     if not (divisor.free_symbols and _holds_of_sums(divisor > 0, shape_env)):
         return None
-    value = expr.xreplace({symbol: ranges[symbol].lower for symbol in ranges})
+    value = expr.xreplace({s: ranges[s].lower for s in expr.free_symbols})
+    if not value.is_Integer:
+        return None
     rest = sympy.expand(base - value * divisor)
     is_so = (_holds_of_sums(c, shape_env) for c in (rest >= 0, rest < divisor))
-    return value if value.is_Integer and all(is_so) else None
+    return value if all(is_so) else None
 
 
 def _holds_of_sums(condition: sympy.Basic, shape_env: Sizes) -> bool | None:
