@@ -35,9 +35,11 @@ from torch._inductor.range_autotune.call_site import CallSite, Slot
 from torch._inductor.range_autotune.ranges import Segment
 from torch._inductor.range_autotune.registration import Registration
 from torch._inductor.range_autotune.symbolic_graphs import trace_subgraph
+from torch._inductor.range_autotune.timing_keys import Environment
 
 
 THREADS = 8
+ENVIRONMENT = Environment("torch", "system", ("gpu",), ("cpu",), 4, "config", ("high",))
 # Of ``SiteTestCase``: the second symbol's hint, and sizes in terms of both.
 S1 = 6
 EXPRESSIONS = {
@@ -49,6 +51,18 @@ EXPRESSIONS = {
     "sum": lambda s0, s1: s0 + s1,
     "affine": lambda s0, s1: 3 * FloorDiv(s0, 4) + 1,
 }
+
+
+def row_numbers(x):
+    """What post-grad passes leave of ``torch.arange(x.shape[0])``."""
+    return torch.ops.prims.iota(
+        x.shape[0],
+        start=0,
+        step=1,
+        dtype=torch.int64,
+        device=x.device,
+        requires_grad=False,
+    )
 
 
 def one_config_each(sizes, at, usual, measure_within, worth):

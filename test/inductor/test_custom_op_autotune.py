@@ -158,6 +158,13 @@ class AutotuneTestCase(TestCase):
                 x = make(size)
                 self.assertEqual(compiled(x), x + marker, msg=f"at size {size}")
 
+    def assert_adds(self, compiled: Any, by_size: dict[int, int]) -> None:
+        """The same of a model that multiplies the op's result by three."""
+        with no_recompile:
+            for size, number in by_size.items():
+                x = ramp(size, 4)
+                self.assertEqual(compiled(x), 3 * (x + number), msg=f"at {size}")
+
     def assert_like_eager(self, fn: Any, compiled: Any, make: Any) -> None:
         for size in SIZES:
             args = make(size)

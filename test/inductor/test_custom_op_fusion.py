@@ -11,7 +11,7 @@ from unittest import mock
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from range_autotune_testing import one_config_each
+from range_autotune_testing import one_config_each, row_numbers
 from test_custom_op_autotune import made_up_times
 from torch._dynamo.utils import counters
 from torch._inductor.lowering import user_lowerings
@@ -950,22 +950,12 @@ class TestLegality(FusionTestCase):
     def test_indices_made_of_sizes_join(self):
         op = tuned_op()
 
-        def places(x):
-            return torch.ops.prims.iota(
-                x.shape[0],
-                start=0,
-                step=1,
-                dtype=torch.int64,
-                device=x.device,
-                requires_grad=False,
-            )
-
         self.assertEqual(
-            self.joined(lambda x: op(places(x).unsqueeze(1) - 1), rows(4)),
+            self.joined(lambda x: op(row_numbers(x).unsqueeze(1) - 1), rows(4)),
             ["iota", "unsqueeze", "sub", "op"],
         )
         self.assertEqual(
-            self.joined(lambda x: op(places(x).flip(0).unsqueeze(1) - 1), rows(4)),
+            self.joined(lambda x: op(row_numbers(x).flip(0).unsqueeze(1) - 1), rows(4)),
             ["op"],
         )
 

@@ -70,12 +70,6 @@ class TestDecomposedOps(AutotuneTestCase):
         fast_random_decomps.cache_clear()
         return op
 
-    def assert_adds(self, compiled, by_size):
-        with no_recompile:
-            for size, number in by_size.items():
-                x = ramp(size, 4)
-                self.assertEqual(compiled(x), 3 * (x + number), msg=f"at {size}")
-
     def assert_gelu_in_one_kernel(self, fn, expected):
         x = torch.randn(128, 4, device=DEVICE)
         torch._dynamo.mark_dynamic(x, 0)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from unittest import mock
 
 import torch.nn.functional as F
+from range_autotune_testing import row_numbers
 from test_custom_op_fusion import (
     FusionTestCase,
     kernel_calls,
@@ -194,16 +195,7 @@ class TestLegality(FusionTestCase):
         op = tuned_op()
 
         def fn(x, table):
-            # What post-grad passes leave of arange.
-            at = torch.ops.prims.iota(
-                x.shape[0],
-                start=0,
-                step=1,
-                dtype=torch.int64,
-                device=x.device,
-                requires_grad=False,
-            )
-            return op(table[at] * x)
+            return op(table[row_numbers(x)] * x)
 
         self.assertEqual(
             self.joined(fn, rows(4).cpu(), torch.ones(5, 8)), ["index", "mul", "op"]

@@ -11,6 +11,7 @@ import textwrap
 from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
 
+from range_autotune_testing import ENVIRONMENT
 from torch._dynamo.utils import counters
 from torch._inductor.test_case import run_tests, TestCase
 from torch._inductor.utils import fresh_cache
@@ -33,8 +34,6 @@ from torch._inductor.range_autotune.timing_cache import (
 from torch._inductor.range_autotune.timing_keys import Environment
 
 
-aten = torch.ops.aten
-ENVIRONMENT = Environment("torch", "system", ("gpu",), ("cpu",), 4, "config", ("high",))
 TIMES = {0: Timing(1.5, 0.25), 1: Failure("it does not run: no"), -1: Timing(3.0)}
 COMPARISONS = {0: None, 1: "it differs", -1: Failure("no memory")}
 FOUND = Findings(TIMES, COMPARISONS)

@@ -7,6 +7,7 @@ import threading
 from unittest import mock
 
 from range_autotune_testing import (
+    ENVIRONMENT,
     made_up_triton,
     MadeUpAutotuner,
     MadeUpConfig,
@@ -34,7 +35,6 @@ from torch._inductor.range_autotune.timing_keys import (
 
 
 aten = torch.ops.aten
-ENVIRONMENT = Environment("torch", "system", ("gpu",), ("cpu",), 4, "config", ("high",))
 
 
 class TestKey(TestCase):

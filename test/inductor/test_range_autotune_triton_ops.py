@@ -11,7 +11,6 @@ from test_custom_op_autotune import (
     compile_at,
     DEVICE,
     made_up_times,
-    no_recompile,
     plus,
     ramp,
     RANGES,
@@ -65,12 +64,6 @@ def register(op, *impls):
 
 
 class TestTritonOps(AutotuneTestCase):
-    def assert_adds(self, compiled, by_size):
-        with no_recompile:
-            for size, number in by_size.items():
-                x = ramp(size, 4)
-                self.assertEqual(compiled(x), 3 * (x + number), msg=f"at {size}")
-
     def test_is_tuned(self):
         op = made_op(plus_9)
         register(op, plus(1), plus(2), plus(5))
