@@ -590,14 +590,22 @@ class TestErrors(OpTestCase):
         with self.assertRaisesRegex(TypeError, "give one of them: .*aten.add.Tensor"):
             self.register(torch.ops.aten.add, [CustomOpConfig(short)])
 
-    def test_op_that_writes_to_its_arguments(self):
-        op = self.define_op("add_(Tensor(a!) x, Tensor y, Tensor(b!) z) -> ()")
+    def test_op_that_writes_to_what_no_variant_returns(self):
+        op = self.define_op("add_(Tensor(a!) x, Tensor(b!)? y, Tensor(c!)[] z) -> ()")
         self.assert_raises_inline(
             ValueError,
             lambda: self.register(op, [CustomOpConfig(short)]),
-            """range_autotune_test.add_.default mutates ['x', 'z'], and an op that writes to its arguments cannot be tuned. Register an op that returns the new value and copy it where it is called""",
+            """range_autotune_test.add_.default writes to ['y', 'z'], and an op that writes to lists, or to what may be None, cannot be tuned. Register one that writes to tensors, or returns them""",
         )
         self.assertNotIn(op, user_lowerings)
+
+    def test_op_that_returns_what_it_writes_to(self):
+        op = self.define_op("add_(Tensor(a!) x) -> Tensor(a!)")
+        self.assert_raises_inline(
+            ValueError,
+            lambda: self.register(op, [CustomOpConfig(short)]),
+            """range_autotune_test.add_.default returns an argument that it writes to, and such an op cannot be tuned. Register one that returns nothing, or new tensors""",
+        )
 
     @parametrize(
         "dispatch_on,message",

@@ -24,8 +24,11 @@ from torch._inductor.range_autotune.contests import (
     parse_configs,
     parse_split,
 )
+from torch._inductor.range_autotune.functional_variants import (
+    check_has_variant,
+    define_variant,
+)
 from torch._inductor.range_autotune.parsing import (
-    check_not_mutating,
     naming,
     parse_name,
     parse_op,
@@ -109,7 +112,8 @@ def register_custom_op_autotuning(
 
     Args:
         custom_op: made by ``torch.library.custom_op``, or an overload such as
-            ``torch.ops.aten.mm.default``. It must not mutate its arguments.
+            ``torch.ops.aten.mm.default``. One that writes to its arguments is tuned where
+            these are the model's own, see ``functional_calls``.
         configs: the candidates. Either these or ``config_generator``.
         config_generator: called at compile time with the tensor arguments by name, as
             fake tensors (sizes may be symbolic); returns the configs, none for no tuning.
@@ -150,7 +154,7 @@ def register_custom_op_autotuning(
     """
     op = parse_op(custom_op)
     with naming(op):
-        check_not_mutating(op)
+        check_has_variant(op)
         split, unbounded_size = parse_split(op, dispatch_on, split_points)
         configs = parse_configs(op, configs, config_generator)
         registration = Registration(
@@ -172,6 +176,8 @@ def register_custom_op_autotuning(
         )
     warn_if_decomposed(op)
     keep_whole(op)
+    if op._schema.is_mutable:
+        define_variant(op)
     install(op, AutotunedLowering(registration))
 
 

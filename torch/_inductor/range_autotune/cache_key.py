@@ -17,7 +17,7 @@ from .. import config
 from .candidates import NAMESPACES_OF_TORCH
 from .collectives import several_ranks
 from .content import content_digest, digest, Unhashable
-from .control_flow import all_nodes
+from .control_flow import all_called
 from .stale_code import registrations_in_force
 
 
@@ -77,15 +77,7 @@ def registrations_key(
 
 def _called(gm: torch.fx.GraphModule) -> set[Any]:
     """The ops, whatever their overload, that a graph or one inside it calls."""
-    callables = itertools.chain.from_iterable(
-        (node.target, *node.args)  # a higher-order op is given others
-        for node in all_nodes(gm)
-    )
-    return {
-        getattr(found, "overloadpacket", found)
-        for found in callables
-        if callable(found)
-    }
+    return {getattr(found, "overloadpacket", found) for found in all_called(gm)}
 
 
 def _may_come_upon(registered: Iterable[Registration], called: set[Any]) -> bool:

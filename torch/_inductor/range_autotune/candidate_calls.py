@@ -8,6 +8,7 @@ from typing import Any, TYPE_CHECKING
 from torch._library.custom_ops import OPDEFS
 
 from .body_state import may_be_traced
+from .functional_variants import call_as_variant, mutable_op, registered_op
 from .op_bodies import body_on
 from .signatures import bind
 from .traced_state import state_restored
@@ -46,6 +47,12 @@ def call_implementation(
         values: every argument of the op by name, defaults included.
         tensor_names: those that hold tensors or lists of tensors.
     """
+    if mutable := mutable_op(op):
+        return call_as_variant(
+            mutable,
+            values,
+            lambda own: call_implementation(candidate, mutable, own, tensor_names),
+        )
     if candidate.impl is None:
         return call_as_op(op, op, {**values, **candidate.params})
     args, kwargs = bind(op, candidate.impl, values, tensor_names, candidate.params)
@@ -60,6 +67,7 @@ def plain_body(
     from ..decomposition import select_decomp_table
     from ..lowering import fallbacks, lowerings
 
+    op = registered_op(op)
     definition = OPDEFS.get(op._schema.name)
     if definition is not None:
         body = body_on(definition, device.type)
@@ -72,7 +80,12 @@ def plain_body(
 def call_as_op(
     fn: Callable[..., Any], op: torch._ops.OpOverload, values: dict[str, Any]
 ) -> Any:
-    """Calls a function that has the op's own signature."""
+    """Calls a function that has the op's own signature, or an op that writes its variant's."""
+    if mutable := mutable_op(op):
+        called = mutable if fn is op else fn
+        return call_as_variant(
+            mutable, values, lambda own: call_as_op(called, mutable, own)
+        )
     schema = op._schema.arguments
     args = [values[a.name] for a in schema if not a.kwarg_only]
     kwargs = {a.name: values[a.name] for a in schema if a.kwarg_only}

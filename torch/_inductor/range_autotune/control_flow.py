@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any, TYPE_CHECKING
 
 import torch
 
@@ -21,6 +21,12 @@ def all_graphs(gm: GraphModule) -> Iterator[GraphModule]:
 def all_nodes(gm: GraphModule) -> Iterator[Node]:
     """The nodes of a graph and of the control flow in it."""
     return (node for graph in all_graphs(gm) for node in graph.graph.nodes)
+
+
+def all_called(gm: GraphModule) -> Iterator[Any]:
+    """What those nodes call, and the ops that are given to a higher-order op among these."""
+    for node in all_nodes(gm):
+        yield from filter(callable, (node.target, *node.args))
 
 
 def copy_for_output(node: Node) -> Node:

@@ -38,12 +38,12 @@ def decompositions_of_untuned() -> dict[Any, Callable[..., Any]]:
     registered = (of_op.op for of_op in registrations_in_force().values())
     whole = {op for op in registered if op in table}
     for op in whole:
-        lowerings.setdefault(op, _LoweringByDecomposition(op))
+        lowerings.setdefault(op, LoweringByDecomposition(op))
     return decompositions_without(whole) if whole else table
 
 
 @dataclasses.dataclass(frozen=True)
-class _LoweringByDecomposition:
+class LoweringByDecomposition:
     """
     What such an op has among Inductor's lowerings, for calls that are not tuned: eager calls
     where its decomposition guards on a size, or is not for such arguments.
@@ -52,6 +52,7 @@ class _LoweringByDecomposition:
     op: torch._ops.OpOverload
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Lowers a call of the op."""
         try:
             site = CallSite.from_call(self.op, args, kwargs)
             call = call_of_candidate(FALLBACK, site)

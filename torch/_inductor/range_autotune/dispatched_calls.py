@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 def dispatched_registration(node: torch.fx.Node) -> Registration | None:
     """The registration of a call that may get more than one winner."""
     registration = registration_of(node.target)
-    if registration is None:
+    if registration is None or registration.dim is None:
         return None
-    if registration.dim is None:
+    if node.target._schema.is_mutable:  # type: ignore[union-attr]  # an OpOverload
         return None
     has_symbols = any(
         isinstance(tensor := read.meta.get("val"), torch.Tensor)

@@ -19,6 +19,7 @@ import torch
 
 from ..utils import convert_shape_to_inductor
 from .free_memory import free_bytes
+from .functional_variants import registered_op
 from .limits import is_out_of_memory
 from .size_points import concrete
 
@@ -136,7 +137,7 @@ def _describe_input(
             if is_out_of_memory(e):
                 raise
             raise ValueError(
-                f"input_gen_fns['{name}'] of {site.op} fails for a tensor of shape "
+                f"input_gen_fns['{name}'] of {registered_op(site.op)} fails for a tensor of shape "
                 f"{[*shaped.shape]}: {type(e).__name__}: {e}"
             ) from e
         fitting = _generated(site, name, made, shaped, is_written)
@@ -189,7 +190,7 @@ def _generated(
     if not is_tensor or made.is_meta or made.layout is not torch.strided:
         got = f"one of {made.layout} on {made.device}" if is_tensor else type(made)
         raise ValueError(
-            f"input_gen_fns['{name}'] of {site.op} must return a dense tensor of shape "
+            f"input_gen_fns['{name}'] of {registered_op(site.op)} must return a dense tensor of shape "
             f"{[*wanted.shape]}, got {got}"
         )
     if made.shape != wanted.shape:
@@ -198,7 +199,7 @@ def _generated(
             "input_gen_fns['%s'] of %s returns a tensor of shape %s for an argument of "
             "another shape, and is not used there: return one of its argument's shape",
             name,
-            site.op,
+            registered_op(site.op),
             tuple(made.shape),
         )
         return None

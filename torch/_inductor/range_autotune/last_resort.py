@@ -20,7 +20,7 @@ import torch
 
 from .collectives import several_ranks
 from .compiled_graph import known_tunings
-from .control_flow import all_nodes
+from .control_flow import all_called
 from .errors import one_line
 from .limits import is_out_of_memory
 from .stale_code import registration_of, without_registrations
@@ -53,7 +53,7 @@ def with_last_resort(compile_graph: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(compile_graph)
     def wrapper(scheme: Any, gm: GraphModule, *args: Any) -> Any:
-        found = {n.target: registration_of(n.target) for n in all_nodes(gm)}
+        found = {called: registration_of(called) for called in all_called(gm)}
         tuned = {op: registration for op, registration in found.items() if registration}
         agreed = any(r.mentions_collective for r in tuned.values()) and several_ranks()
         untouched = _copy(gm, {}) if tuned else gm

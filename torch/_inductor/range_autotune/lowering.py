@@ -25,6 +25,7 @@ from .content import Unhashable
 from .deferred import defer, lowered_as_not_registered, lowered_as_registered
 from .dispatch import emit_dispatch, emit_winner, with_strides_of
 from .errors import CandidateError, NotTunable, one_line
+from .functional_variants import variant_of
 from .graph_text import SymbolNames
 from .guards import replaced
 from .inner_compilations import outside_of_compilation
@@ -79,7 +80,8 @@ def lower_call(
             raise NotTunable(
                 "its result's size depends on data, anew in each candidate"
             )
-        site = CallSite.from_call(registration.op, args, kwargs)
+        op = variant_of(registration.op) or registration.op
+        site = CallSite.from_call(op, args, kwargs)
         return _tune(registration, site)
     except (NotTunable, CandidateError) as e:
         log.info("%s is not tuned here: %s", registration.name, one_line(e))

@@ -50,7 +50,13 @@ _INDEXED: dict[Any, tuple[str, str]] = {
     _aten.index.Tensor: ("self", "indices"),
     AS_VALUES[_aten.index_put_.default]: ("to", "indices"),
 }
-_FACTORIES = (_aten.full, _aten.scalar_tensor, torch.ops.prims.iota)
+_FACTORIES = (
+    _aten.full,
+    _aten.scalar_tensor,
+    torch.ops.prims.iota,
+    _aten.empty,
+    _aten.empty_strided,
+)
 # An attribute of what is called for a region in its graph: which arguments it writes to.
 REGION_WRITES = "_autotuned_region_writes"
 

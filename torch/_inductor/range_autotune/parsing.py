@@ -171,21 +171,6 @@ def _check_min_speedup_threshold(op: torch._ops.OpOverload, value: Any) -> None:
         )
 
 
-def check_not_mutating(op: torch._ops.OpOverload) -> None:
-    """Raises ValueError if the op writes to an argument: its benchmark would too."""
-    written = [
-        argument.name
-        for argument in op._schema.arguments
-        if argument.alias_info is not None and argument.alias_info.is_write
-    ]
-    if written:
-        raise ValueError(
-            f"{op} mutates {written}, and an op that writes to its arguments cannot be "
-            "tuned. Register an op that returns the new value and copy it where it is "
-            "called"
-        )
-
-
 def warn_if_decomposed(op: torch._ops.OpOverload) -> None:
     """Says so if no graph that Inductor compiles will have the op."""
     if op._can_decompose():

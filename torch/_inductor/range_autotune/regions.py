@@ -19,7 +19,9 @@ from torch.fx.passes.utils.fuser_utils import erase_nodes, fuse_as_graphmodule
 
 import torch
 
+from .. import config
 from .dispatched_calls import dispatched_registration
+from .functional_calls import return_what_calls_write
 from .node_kinds import (
     is_gather,
     is_on_user_stream,
@@ -46,6 +48,18 @@ if TYPE_CHECKING:
 _select = torch.ops.aten.select.int
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
+
+
+def prepare_calls(gm: torch.fx.GraphModule) -> None:
+    """
+    Brings calls of registered ops into the form in which they are tuned.
+
+    Args:
+        gm: see ``form_regions``.
+    """
+    return_what_calls_write(gm)
+    if config.enable_custom_op_fusion:
+        form_regions(gm)
 
 
 def form_regions(gm: torch.fx.GraphModule, wide: bool = True) -> None:

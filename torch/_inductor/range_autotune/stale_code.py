@@ -25,6 +25,7 @@ from torch._guards import CompileContext, CompileId, TracingContext
 
 import torch
 
+from .functional_variants import registered_op, variant_of
 from .registration import Registration
 
 
@@ -98,7 +99,7 @@ def _registered_now() -> Registrations:
     for op, lowering in list(user_lowerings.items()):
         registration = getattr(lowering, "registration", None)
         if isinstance(registration, Registration):
-            found[op.name()] = registration
+            found[registered_op(op).name()] = registration
     return found
 
 
@@ -106,7 +107,7 @@ def registration_of(target: Any) -> Registration | None:
     """That of an op (or any other target of an FX node) for the compilation under way."""
     if not isinstance(target, torch._ops.OpOverload):
         return None
-    return registrations_in_force().get(target.name())
+    return registrations_in_force().get(registered_op(target).name())
 
 
 def install(op: torch._ops.OpOverload, lowering: Callable[..., Any]) -> None:
@@ -119,7 +120,7 @@ def install(op: torch._ops.OpOverload, lowering: Callable[..., Any]) -> None:
     from ..lowering import user_lowerings
 
     with _lock:
-        user_lowerings[op] = lowering
+        user_lowerings[variant_of(op) or op] = lowering
         stale = {
             key: compile_id
             for key, (compile_id, ops) in _compiled.items()
@@ -141,7 +142,7 @@ def note_lowered(target: Any, decomposed: Any = None) -> None:
     ops = _lowered.ops.setdefault(CompileContext.current_compile_id(), set())
     for op in (target, decomposed):
         if isinstance(op, torch._ops.OpOverload):
-            ops.add(sys.intern(op.name()))
+            ops.add(sys.intern(registered_op(op).name()))
 
 
 def take_lowered() -> frozenset[str]:

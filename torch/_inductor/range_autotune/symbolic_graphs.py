@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from typing import Any, TYPE_CHECKING
 
@@ -45,8 +46,11 @@ def trace_subgraph(
 
     from ..decomposition import select_decomp_table
 
-    if decomposition_table is None:
-        decomposition_table = select_decomp_table()
+    table = (
+        select_decomp_table() if decomposition_table is None else decomposition_table
+    )
+    # Those of `add` are registered for `add.out`, too, which they cannot be called as.
+    table = {op: fn for op, fn in table.items() if not _writes_to_out(op)}
 
     def trace(
         traced: Callable[..., Any], inputs: Sequence[Any]
@@ -54,7 +58,7 @@ def trace_subgraph(
         with preserve_node_meta(), frozen_shapes():
             return make_fx(
                 traced,
-                decomposition_table=decomposition_table,
+                decomposition_table=table,
                 tracing_mode="symbolic" if V.fake_mode.shape_env else "fake",
             )(*inputs)
 
@@ -68,6 +72,12 @@ def trace_subgraph(
     gm.graph.eliminate_dead_code(has_effects)
     gm.recompile()
     return gm
+
+
+@functools.cache
+def _writes_to_out(op: Any) -> bool:
+    is_op = isinstance(op, torch._ops.OpOverload)
+    return is_op and any(argument.is_out for argument in op._schema.arguments)
 
 
 def inline_subgraph_to_ir_nodes(
