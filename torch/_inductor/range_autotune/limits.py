@@ -243,14 +243,12 @@ def _set_async_exception(thread_id: int, exception: type[BaseException]) -> None
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), given)
 
 
-class LimitedExecutor(futures.Executor):
+class LimitedExecutor:
     """
     Runs calls in threads that nobody waits for longer than a limit.
 
     A call that takes longer makes room for the next one, and neither keeps the process
-    from exiting, as a ThreadPoolExecutor's would. As a context manager it waits for all
-    calls, unless the block raised: then those that have not begun are cancelled, and none
-    is waited for.
+    from exiting, as a ThreadPoolExecutor's would. Threads end as soon as no call waits.
 
     Args:
         threads: how many calls run at once, not counting those past the limit.
@@ -263,26 +261,19 @@ class LimitedExecutor(futures.Executor):
         self._what = what
         self._limit_s = limit_s
         self._lock = threading.Lock()
-        self._closed = False
         self._workers = 0
         self._waiting: collections.deque[tuple[futures.Future[Any], Any]] = (
             collections.deque()
         )
-        self._submitted: weakref.WeakSet[futures.Future[Any]] = weakref.WeakSet()
 
-    def submit(
-        self, fn: Callable[..., T], /, *args: Any, **kwargs: Any
-    ) -> futures.Future[T]:
+    def submit(self, call: Callable[..., T], *args: Any) -> futures.Future[T]:
         """
         Returns:
             A future; its exception is TookTooLong if the call is not waited for any more.
         """
         future: futures.Future[T] = futures.Future()
         with self._lock:
-            if self._closed:
-                raise RuntimeError("no calls are taken after shutdown")
-            self._submitted.add(future)
-            self._waiting.append((future, lambda: fn(*args, **kwargs)))
+            self._waiting.append((future, lambda: call(*args)))
             if self._workers < self._threads:
                 self._add_worker(future)
         return future
@@ -324,21 +315,6 @@ class LimitedExecutor(futures.Executor):
         if done.done():
             return fulfil(future, done.result)
         return future.set_exception(TookTooLong(self._what, self._limit_s))
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """As of any executor; without ``wait``, calls go on or are left to hang."""
-        with self._lock:
-            self._closed = True
-            submitted = list(self._submitted)
-        if cancel_futures:
-            for future in submitted:
-                future.cancel()
-        if wait:
-            futures.wait(submitted)
-
-    def __exit__(self, exc_type: Any, exc_val: Any, exc_tb: Any) -> None:
-        raised = exc_type is not None
-        self.shutdown(wait=not raised, cancel_futures=raised)
 
 
 def fulfil(future: futures.Future[T], call: Callable[[], T]) -> None:
