@@ -529,10 +529,10 @@ def made_up_times(*tables):
     """
     take_samples = in_step._take_samples
 
-    def made_up_samples(runners, samplers, rounds, calls):
+    def made_up_samples(runners, *args):
         rows = next(iter(runners.values()))()[0].shape[0]
         of_rank = tables[rows >= 64][dist.get_rank()]
-        samples = take_samples(runners, samplers, rounds, calls)
+        samples = take_samples(runners, *args)
         return {
             index: [of_rank[index]] if isinstance(sample, list) else sample
             for index, sample in samples.items()

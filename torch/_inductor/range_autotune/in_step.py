@@ -8,7 +8,6 @@ before a candidate is run, and on times before a winner is chosen.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import statistics
 import time
@@ -24,7 +23,7 @@ from .times import Failure, failure_of, Timing, timing_of
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     import torch
 
@@ -90,9 +89,11 @@ def time_in_step(
     rounds = min(_ROUNDS, max(_FEWEST_ROUNDS, int(_BUDGET_MS / max(round_ms, 1e-3))))
     flushes = _flushes_to_hide(max((c.launch_ms for c in running.values()), default=0))
     sampled = {index: runners[index] for index in running}
-    timer = functools.partial(_sampler, device, flushed, flushes)
-    samplers = _samplers(sampled, timer, calling_python, restore)
-    samples = _take_samples(sampled, samplers, rounds, calls)
+    samplers = {
+        index: _sampler(device, flushed, flushes, with_host=index in calling_python)
+        for index in running
+    }
+    samples = _take_samples(sampled, samplers, rounds, calls, restore)
     return {**_roughly(first), **_merged(gather(samples, ranks))}
 
 
@@ -188,9 +189,10 @@ def _take_samples(
     samplers: Mapping[int, Sampler],
     rounds: int,
     calls: int,
+    restore: Callable[[], None] = lambda: None,
 ) -> _Samples:
     """
-    Samples in ms, in turns.
+    Samples in ms, in turns, each on restored inputs.
 
     Ends with the first failure: what follows would be out of step with the other ranks.
     """
@@ -198,35 +200,11 @@ def _take_samples(
     for _ in range(rounds):
         for index, run in runners.items():
             try:
+                restore()
                 samples[index].append(samplers[index](run, calls))
             except Exception as e:
                 return {**samples, index: failure_of(e)}
     return {**samples}
-
-
-def _samplers(
-    indices: Iterable[int],
-    timer: Callable[..., Sampler],
-    calling_python: Collection[int],
-    restore: Callable[[], None],
-) -> dict[int, Sampler]:
-    """
-    See ``time_in_step``.
-
-    Args:
-        timer: see ``_sampler``; given ``with_host``.
-    """
-    on_device, of_host = timer(with_host=False), timer(with_host=True)
-    samplers = {i: of_host if i in calling_python else on_device for i in indices}
-    return {i: _restoring(sample, restore) for i, sample in samplers.items()}
-
-
-def _restoring(sampler: Sampler, restore: Callable[[], None]) -> Sampler:
-    def sample(run: Runner, calls: int) -> float:
-        restore()
-        return sampler(run, calls)
-
-    return sample
 
 
 def _merged(of_ranks: Sequence[_Samples]) -> Times:
