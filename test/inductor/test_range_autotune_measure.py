@@ -17,6 +17,7 @@ from torch._dynamo.utils import counters
 from torch._inductor.test_case import run_tests, TestCase
 
 import torch
+from torch._inductor import config
 from torch._inductor.range_autotune import limits, measure
 from torch._inductor.range_autotune.measure import time_candidates
 from torch._inductor.range_autotune.times import Failure, Timing
@@ -253,9 +254,10 @@ class TestReplays(TestCase):
         self.assertGreaterEqual(len(sampled), 6)
         self.assertEqual(sampled, ["restored", "replay"] * (len(sampled) // 2))
 
+    @config.patch(custom_op_candidate_time_limit_s=5.0)
     def test_one_that_takes_too_long(self):
         self.replays_ms = itertools.chain([0.5] * 4, itertools.repeat(6000.0))
-        times = self.times(self.gpu.runner(0.1, 0.5), limit_s=5.0)
+        times = self.times(self.gpu.runner(0.1, 0.5))
         self.assertRegex(times[0].reason, "^a call of it takes longer than 5 s")
 
     def test_failure_is_a_value(self):
@@ -392,10 +394,11 @@ class TestTiming(TestCase):
         times = self.times(*(self.time.runner(i, 1.0, fails_at=1) for i in range(2)))
         self.assertEqual(times, {0: FAILED, 1: FAILED})
 
+    @config.patch(custom_op_candidate_time_limit_s=5.0)
     def test_first_call_that_takes_too_long(self):
         self.enterContext(mock.patch.object(limits, "time", self.time))
         slow = self.time.runner(0, 6000.0)
-        times = self.times(slow, self.time.runner(1, 1.0), limit_s=5.0)
+        times = self.times(slow, self.time.runner(1, 1.0))
         self.assertExpectedInline(
             times[0].reason,
             """a call of it takes longer than 5 s, see torch._inductor.config.custom_op_candidate_time_limit_s""",
@@ -403,15 +406,17 @@ class TestTiming(TestCase):
         self.assertAlmostEqual(times[1].ms, 1.0)
         self.assertEqual(self.calls(0), 1)
 
+    @config.patch(custom_op_candidate_time_limit_s=5.0)
     def test_later_call_that_takes_too_long(self):
         slow = self.time.runner(0, *[1.0] * 5, 6000.0)
-        times = self.times(slow, self.time.runner(1, 1.0), limit_s=5.0)
+        times = self.times(slow, self.time.runner(1, 1.0))
         self.assertRegex(times[0].reason, "^a call of it takes longer than 5 s")
         self.assertAlmostEqual(times[1].ms, 1.0)
         self.assertEqual(self.calls(0), 6)
 
+    @config.patch(custom_op_candidate_time_limit_s=None)
     def test_without_a_limit(self):
-        times = self.times(self.time.runner(0, 1e9), limit_s=None)
+        times = self.times(self.time.runner(0, 1e9))
         self.assertAlmostEqual(times[0].ms, 1e9)
 
     def test_out_of_memory(self):
@@ -442,7 +447,8 @@ out of memory: MemoryError""",
         gc.disable()
         self.addCleanup(gc.enable)
         for limit_s in (None, 1000.0):
-            self.times(allocate_and_fail, next_one, limit_s=limit_s)
+            with config.patch(custom_op_candidate_time_limit_s=limit_s):
+                self.times(allocate_and_fail, next_one)
         self.assertEqual(len(held), 2)
         self.assertEqual(set(alive), {None})
 

@@ -17,11 +17,11 @@ from torch._inductor.test_case import run_tests, TestCase
 import torch
 from torch._inductor import config
 from torch._inductor.kernel.custom_op import CustomOpConfig, CustomOpRangeConfig
-from torch._inductor.range_autotune import calls, compiling, trial, trial_process
+from torch._inductor.range_autotune import compiling, trial, trial_process
 from torch._inductor.range_autotune.inputs import TensorSpec
 from torch._inductor.range_autotune.times import Failure
 from torch._inductor.range_autotune.trial import SentTensor, Trial
-from torch._inductor.range_autotune.trial_process import TrialProcess, try_in_process
+from torch._inductor.range_autotune.trial_process import TrialProcess
 
 
 LOGGER = "torch._inductor.kernel.custom_op"
@@ -262,9 +262,6 @@ class TestCandidates(OpTestCase):
             return torch.compile(self.op)(x)
 
     def test_those_that_are_not_survived(self):
-        def try_shortly(*args):
-            return try_in_process(*args[:-1], 3.0)
-
         def crashes(x):
             return x + 1
 
@@ -281,7 +278,7 @@ class TestCandidates(OpTestCase):
         torch._dynamo.mark_dynamic(x, 0, min=2, max=1024)
         with (
             self.assertLogs(LOGGER, logging.WARNING) as logs,
-            mock.patch.object(calls, "try_in_process", try_shortly),
+            mock.patch.object(trial_process, "time_limit_s", lambda: 3.0),
         ):
             result = self.compiled(
                 [table], x, {"crashes": CRASH, "hangs": NEVER_RETURN}

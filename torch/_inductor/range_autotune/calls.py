@@ -11,7 +11,6 @@ from .guards import replaced
 from .inputs import make_inputs
 from .integer_division import check_divisors
 from .limits import call_candidate, is_out_of_memory
-from .settings import time_limit_s
 from .size_conditions import may_hold
 from .size_points import Purpose, SizePoint, values_of
 from .times import Failure
@@ -158,7 +157,7 @@ def _failures_in_process(
         and not standing.traced[index].calls_python
     }
     gen_fns = tuning.registration.options.input_gen_fns
-    return try_in_process(modules, tuning.site, point, gen_fns, time_limit_s())
+    return try_in_process(modules, tuning.site, point, gen_fns)
 
 
 def _failures_of_divisors(

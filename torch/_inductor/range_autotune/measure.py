@@ -12,7 +12,8 @@ from torch._dynamo.utils import counters
 
 import torch
 
-from .limits import A_CALL, call_within, TookTooLong
+from .limits import A_CALL, call_candidate, TookTooLong
+from .settings import time_limit_s
 from .times import failure_of, Timing, timing_of, usual_timing_of
 
 
@@ -57,7 +58,6 @@ def time_candidates(
     device: torch.device,
     with_cudagraphs: bool = False,
     calling_python: Collection[int] = (),
-    limit_s: float | None = None,
     restore: Callable[[], None] = lambda: None,
 ) -> Times:
     """
@@ -67,16 +67,16 @@ def time_candidates(
     the host's if that is longer: the caller has to wait for it, where the launches of
     generated code hide behind the work before. With CUDA graphs there is no host time.
 
+    A candidate is out if one call takes longer than its time limit.
+
     Args:
         runners: one call of each candidate, by index.
         calling_python: those that do.
-        limit_s: a candidate is out if one call takes longer.
         restore: called before each sample, to undo what candidates write to their inputs.
     """
     if with_cudagraphs and device.type != "cpu":
         return {
-            index: _time_replay(run, device, limit_s, restore)
-            for index, run in runners.items()
+            index: _time_replay(run, device, restore) for index, run in runners.items()
         }
     if device.type == "cpu":
         keep_heap()
@@ -84,7 +84,7 @@ def time_candidates(
     samplers = dict.fromkeys(runners, on_device)
     if isinstance(on_device, GpuSampler):
         samplers.update(dict.fromkeys(calling_python, on_device.with_host))
-    samples, failures = _warm_up(runners, samplers, device, limit_s)
+    samples, failures = _warm_up(runners, samplers, device)
     start = time.perf_counter()
     for done in range(_ROUNDS):
         elapsed_ms = (time.perf_counter() - start) * 1e3
@@ -93,7 +93,7 @@ def time_candidates(
         for index in _worth_sampling(samples):
             restore()
             try:
-                samples[index].append(_sample(samplers[index], runners[index], limit_s))
+                samples[index].append(_sample(samplers[index], runners[index]))
             except Exception as e:
                 failures[index] = failure_of(e)
                 del samples[index]
@@ -118,7 +118,6 @@ def _warm_up(
     runners: Mapping[int, Runner],
     samplers: Mapping[int, Sampler],
     device: torch.device,
-    limit_s: float | None,
 ) -> tuple[dict[int, list[float]], Times]:
     """
     Runs each candidate twice, for its caches and the device's clocks.
@@ -132,8 +131,8 @@ def _warm_up(
     for index, run in runners.items():
         counters["inductor"]["custom_op_candidate_timings"] += 1
         try:
-            call_within(limit_s, A_CALL, finish, run, device)
-            sample_ms = _sample(samplers[index], run, limit_s)
+            call_candidate(finish, run, device)
+            sample_ms = _sample(samplers[index], run)
         except Exception as e:
             failures[index] = failure_of(e)
             continue
@@ -141,26 +140,19 @@ def _warm_up(
     return samples, failures
 
 
-def _sample(sampler: Sampler, run: Runner, limit_s: float | None) -> float:
+def _sample(sampler: Sampler, run: Runner) -> float:
     """A sample in ms, of what has come back in time before; raises TookTooLong."""
-    sample_ms = sampler(run)
+    sample_ms, limit_s = sampler(run), time_limit_s()
     if limit_s is not None and sample_ms > limit_s * 1e3:
         raise TookTooLong(A_CALL, limit_s)
     return sample_ms
 
 
-def call_once(
-    run: Runner, device: torch.device, limit_s: float | None
-) -> Timing | Failure:
-    """
-    What comes of one call.
-
-    Args:
-        limit_s: it has failed if it takes longer.
-    """
+def call_once(run: Runner, device: torch.device) -> Timing | Failure:
+    """What comes of one call; it has failed if it takes longer than its time limit."""
     start = time.perf_counter()
     try:
-        call_within(limit_s, A_CALL, finish, run, device)
+        call_candidate(finish, run, device)
     except Exception as e:
         return failure_of(e)
     return Timing((time.perf_counter() - start) * 1e3)
@@ -212,21 +204,18 @@ def _is_settled(times: Sequence[float]) -> bool:
 
 
 def _time_replay(
-    run: Runner,
-    device: torch.device,
-    limit_s: float | None,
-    restore: Callable[[], None],
+    run: Runner, device: torch.device, restore: Callable[[], None]
 ) -> Timing | Failure:
     """
     The time of one replay of a CUDA graph, sampled as calls are, but by itself: the memory
     that a graph keeps is free for the next one.
     """
     try:
-        call_within(limit_s, A_CALL, finish, run, device)
+        call_candidate(finish, run, device)
         replay = _captured(run, device)
     except Exception as e:
         return failure_of(e)
-    return time_candidates({0: replay}, device, limit_s=limit_s, restore=restore)[0]
+    return time_candidates({0: replay}, device, restore=restore)[0]
 
 
 def _captured(run: Runner, device: torch.device) -> Runner:

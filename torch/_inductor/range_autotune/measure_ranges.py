@@ -35,7 +35,6 @@ from .measure import call_once, synchronize, time_candidates
 from .measuring_points import schedule
 from .ranks import common_to_all_ranks
 from .recall import may_have_kernel_configs, remember
-from .settings import time_limit_s
 from .size_points import Purpose
 from .standing import LEFT_OUT_ELSEWHERE
 from .times import Failure, failure_of, Findings, Times, Timing
@@ -205,10 +204,7 @@ def _called(tuning: Tuning, runners: Runners, point: SizePoint) -> Findings:
     if tuning.ranks:
         times = call_in_step(runners, tuning.device, tuning.ranks)
     else:
-        times = {
-            i: call_once(run, tuning.device, time_limit_s())
-            for i, run in runners.items()
-        }
+        times = {i: call_once(run, tuning.device) for i, run in runners.items()}
     if FALLBACK_INDEX not in runners and not any(
         isinstance(time, Timing) for time in times.values()
     ):
@@ -265,6 +261,5 @@ def _times(tuning: Tuning, runners: Runners) -> Times:
         tuning.device,
         cudagraphs,
         calling_python,
-        time_limit_s(),
         runners.restore,
     )

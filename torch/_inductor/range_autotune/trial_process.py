@@ -26,6 +26,7 @@ import torch
 from .. import config
 from .inputs import describe_inputs
 from .limits import A_CALL, TookTooLong
+from .settings import time_limit_s
 from .size_points import values_of
 from .times import Failure, failure_of
 from .trial import SentTensor, settle_in, Trial, Verdict
@@ -57,14 +58,12 @@ def try_in_process(
     site: CallSite,
     point: SizePoint,
     input_gen_fns: InputGenFns,
-    limit_s: float | None,
 ) -> dict[int, Failure]:
     """
-    Calls candidates once at a size, each in another process.
+    Calls candidates once at a size, each in another process, within their time limit.
 
     Args:
         modules: loaded ones, by candidate; of those that can be tried.
-        limit_s: for the inputs and the call.
 
     Returns:
         By candidate why it is out.
@@ -78,7 +77,7 @@ def try_in_process(
     for index, module in modules.items():
         numbers = values_of(module.symbols, point.values)
         trial = make_trial(module, [*numbers, *inputs])
-        failure = None if trial is None else PROCESS.try_one(trial, limit_s)
+        failure = None if trial is None else PROCESS.try_one(trial, time_limit_s())
         if failure is not None:
             failures[index] = failure
     return failures
