@@ -20,15 +20,8 @@ _COMPOSITE = "CompositeImplicitAutograd"
 _COMPOSITE_OF_TORCH = ("c10d_functional", "quantized_decomposed")
 
 
-def written_bodies(definition: CustomOpDef | None) -> dict[str | None, Any]:
-    """
-    By kind of device; under None what those run that have none of their own.
-
-    Args:
-        definition: none where PyTorch knows no Python function of an op.
-    """
-    if definition is None:
-        return {}
+def written_bodies(definition: CustomOpDef) -> dict[str | None, Any]:
+    """By kind of device; under None what those run that have none of their own."""
     return {
         device: body_on(definition, device)
         for device in sorted(definition._backend_fns, key=str)

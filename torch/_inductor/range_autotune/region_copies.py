@@ -13,8 +13,8 @@ from .node_kinds import (
     is_made_of_sizes,
     is_pointwise,
     is_view,
+    memory_of,
     readers,
-    shares_memory,
 )
 
 
@@ -121,6 +121,4 @@ def _is_cheap(node: torch.fx.Node) -> bool:
 
 def _is_stored(node: torch.fx.Node) -> bool:
     """Whether a node, or what it shows another view of, is no cheap work."""
-    while shares_memory(node):
-        node = node.all_input_nodes[0]
-    return not _is_cheap(node)
+    return not _is_cheap(memory_of(node))

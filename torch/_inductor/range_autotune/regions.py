@@ -39,6 +39,7 @@ from .region_writes import (
     read_writes_at_source,
     writes_as_values,
 )
+from .symbolic_graphs import copied
 from .write_ops import register_lowering_of_writes
 
 
@@ -119,7 +120,7 @@ def _replace(
     body, inputs, outputs = fuse_as_graphmodule(
         gm, nodes, name, always_return_tuple=True
     )
-    _put_placeholders_first(body.graph)
+    body = copied(body)  # placeholders come where each is first read
     _view_any_strides(body.graph)
     writes_as_values(body.graph)
     body.recompile()
@@ -173,13 +174,6 @@ def _put_behind(node: torch.fx.Node, start: torch.fx.Node) -> None:
             last.append(at)
             last = at
         at = following
-
-
-def _put_placeholders_first(graph: torch.fx.Graph) -> None:
-    """As Inductor counts on; they come where each is first read."""
-    start = next(node for node in graph.nodes if node.op != "placeholder")
-    for placeholder in graph.find_nodes(op="placeholder"):
-        start.prepend(placeholder)
 
 
 def _view_any_strides(graph: torch.fx.Graph) -> None:
