@@ -30,11 +30,12 @@ from torch.utils._sympy.value_ranges import ValueRanges
 import torch
 from torch._inductor import ir
 from torch._inductor.kernel.custom_op import register_custom_op_autotuning
-from torch._inductor.range_autotune import lowering
+from torch._inductor.range_autotune import lowering, measure_ranges
 from torch._inductor.range_autotune.call_site import CallSite, Slot
 from torch._inductor.range_autotune.ranges import Segment
 from torch._inductor.range_autotune.registration import Registration
 from torch._inductor.range_autotune.symbolic_graphs import trace_subgraph
+from torch._inductor.range_autotune.times import Failure, Timing
 from torch._inductor.range_autotune.timing_keys import Environment
 
 
@@ -63,6 +64,29 @@ def row_numbers(x):
         device=x.device,
         requires_grad=False,
     )
+
+
+@contextlib.contextmanager
+def made_up_times(ms, dim=0):
+    """
+    Replaces timing: candidates are run once, and take ``ms(size, index)``, or fail with it.
+
+    Yields:
+        The sizes measured at, filled while the block runs.
+    """
+    sizes = []
+
+    def time_candidates(runners, *_):
+        times = {}
+        for index, run in runners.items():
+            size = run()[0].shape[dim]
+            result = ms(size, index)
+            times[index] = result if isinstance(result, Failure) else Timing(result)
+        sizes.append(size)
+        return times
+
+    with mock.patch.object(measure_ranges, "time_candidates", time_candidates):
+        yield sizes
 
 
 def one_config_each(sizes, at, usual, measure_within, worth):

@@ -8,7 +8,6 @@ ran, and times are made up where a test needs a certain winner.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
 import math
@@ -17,6 +16,7 @@ import unittest
 from typing import Any, TYPE_CHECKING
 from unittest import mock
 
+from range_autotune_testing import made_up_times
 from torch._dynamo.utils import counters
 from torch._inductor.lowering import user_lowerings
 from torch._inductor.test_case import run_tests, TestCase
@@ -43,7 +43,7 @@ from torch._inductor.range_autotune.times import Failure, failure_of, Timing
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from torch import Tensor
 
@@ -84,29 +84,6 @@ def ramp(*shape: int) -> Tensor:
     return torch.arange(math.prod(shape), dtype=torch.float32, device=DEVICE).view(
         shape
     )
-
-
-@contextlib.contextmanager
-def made_up_times(ms: Callable[[int, int], Any], dim: int = 0) -> Iterator[list[int]]:
-    """
-    Replaces timing: candidates are run once, and take ``ms(size, index)``, or fail with it.
-
-    Yields:
-        The sizes measured at, filled while the block runs.
-    """
-    sizes: list[int] = []
-
-    def time_candidates(runners: Any, *_: Any) -> Any:
-        times = {}
-        for index, run in runners.items():
-            size = run()[0].shape[dim]
-            result = ms(size, index)
-            times[index] = result if isinstance(result, Failure) else Timing(result)
-        sizes.append(size)
-        return times
-
-    with mock.patch.object(measure_ranges, "time_candidates", time_candidates):
-        yield sizes
 
 
 def first_before_op(runners: Any, *_: Any) -> Any:

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest import mock
 
+from range_autotune_testing import made_up_times
 from test_custom_op_autotune import (
     AutotuneTestCase,
     define_op,
@@ -38,8 +39,7 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune import measure_ranges, tracing
-from torch._inductor.range_autotune.times import Timing
+from torch._inductor.range_autotune import tracing
 
 
 # A wait that ends by itself only if something is broken.
@@ -58,13 +58,8 @@ def register(op, *markers):
     )
 
 
-def first_is_fastest_below(runners, *_):
-    """In place of timing, whatever thread asks."""
-    times = {}
-    for index, run in runners.items():
-        best = int(run()[0].shape[0] >= RANGE_BOUND)
-        times[index] = Timing(1.0 if index == best else 2.0)
-    return times
+def first_is_fastest_below(size, index):
+    return 1.0 if index == int(size >= RANGE_BOUND) else 2.0
 
 
 def compile_for_all_sizes(fn):
@@ -81,10 +76,7 @@ class ThreadsTestCase(AutotuneTestCase):
     def setUp(self):
         super().setUp()
         # Threads start with the config's defaults, so nothing is patched here.
-        timed = mock.patch.object(
-            measure_ranges, "time_candidates", first_is_fastest_below
-        )
-        self.enterContext(timed)
+        self.enterContext(made_up_times(first_is_fastest_below))
 
     def in_threads(self, *calls):
         """What each returns; they start together."""

@@ -8,7 +8,7 @@ import re
 import unittest
 from unittest import mock
 
-from range_autotune_testing import one_config_each
+from range_autotune_testing import made_up_times, one_config_each
 from torch._dynamo.utils import counters
 from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.lowering import user_lowerings
@@ -33,7 +33,6 @@ from torch._inductor.range_autotune import (
     kernel_config_ranges,
     kernel_config_search,
     measure,
-    measure_ranges,
     settled_kernels,
 )
 from torch._inductor.range_autotune.candidate_indices import (
@@ -124,15 +123,11 @@ def threefold_by_two_launches(x):
 def made_up_winners(number, configs_by_range=one_config_each):
     """Made-up times: with two winners candidate i wins in range i, else the first."""
 
-    def time_candidates(runners, *_):
-        times = {}
-        for index, run in runners.items():
-            place = int(number == 2 and run()[0].shape[0] >= RANGES[1][0])
-            times[index] = Timing(1.0 if index == place else 2.0)
-        return times
+    def ms(size, index):
+        return 1.0 if index == int(number == 2 and size >= RANGES[1][0]) else 2.0
 
     with (
-        mock.patch.object(measure_ranges, "time_candidates", time_candidates),
+        made_up_times(ms),
         mock.patch.object(kernel_config_ranges, "configs_by_range", configs_by_range),
     ):
         yield
@@ -289,23 +284,25 @@ class TestOnGpu(TestCase):
         def fn(x):
             return torch.relu(op(x * 2)) + x
 
-        def time_candidates(runners, *_):
-            kept = index_of_variant(0, PERSISTENT)
-            self.assertIn(kept, runners)
-            times = dict.fromkeys(runners, Timing(2.0))
-            many = next(iter(runners.values()))()[0].shape[0] >= RANGES[1][0]
-            return {**times, (kept if many or everywhere else 0): Timing(1.0)}
+        kept = index_of_variant(0, PERSISTENT)
+        competing = set()
+
+        def ms(size, index):
+            competing.add(index)
+            winner = kept if everywhere or size >= RANGES[1][0] else 0
+            return 1.0 if index == winner else 2.0
 
         x = rows(20, 4096)
         torch._dynamo.mark_dynamic(x, 0)
         compiled = torch.compile(fn)
         with (
-            mock.patch.object(measure_ranges, "time_candidates", time_candidates),
+            made_up_times(ms),
             mock.patch.object(
                 kernel_config_ranges, "configs_by_range", one_config_each
             ),
         ):
             _, (code, *_) = run_and_get_code(compiled, x)
+        self.assertIn(kept, competing)
         for size in SIZES:
             x = rows(size, 4096)
             self.assertEqual(compiled(x), fn(x), atol=1e-4, rtol=1e-4)

@@ -7,6 +7,7 @@ import random
 from unittest import mock
 
 import torch.nn.functional as F
+from range_autotune_testing import made_up_times
 from torch._inductor.lowering import user_lowerings
 from torch._inductor.test_case import run_tests, TestCase
 from torch.testing._internal.common_utils import (
@@ -19,11 +20,9 @@ from torch._inductor.kernel.custom_op import (
     CustomOpConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune import measure_ranges
 from torch._inductor.range_autotune.body_state import may_read_state
 from torch._inductor.range_autotune.candidate_indices import PLAIN_INDEX
 from torch._inductor.range_autotune.op_bodies import body_on, written_bodies
-from torch._inductor.range_autotune.times import Timing
 
 
 SCALE = 2.0
@@ -250,15 +249,15 @@ class TestBodies(TestCase):
         kernel.register_fake(torch.empty_like)
         measured = set()
 
-        def time_candidates(runners, *_):
-            measured.update(runners)
-            return {i: Timing(2.0 if i == 0 else 1.0) for i in runners}
+        def ms(size, index):
+            measured.add(index)
+            return 2.0 if index == 0 else 1.0
 
         with mock.patch.dict(user_lowerings):
             register_custom_op_autotuning(op, configs=[CustomOpConfig(kernel)])
             compiled = torch.compile(lambda x: op(x.sin()) + 1)
             x = torch.randn(8, 4)
-            with mock.patch.object(measure_ranges, "time_candidates", time_candidates):
+            with made_up_times(ms):
                 self.assertEqual(compiled(x), x.sin() * 2 + 1)
             factor[0] = 3.0
             self.assertEqual(compiled(x), x.sin() * 3 + 1)

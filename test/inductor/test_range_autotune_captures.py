@@ -4,9 +4,8 @@
 import gc
 import math
 import weakref
-from unittest import mock
 
-from range_autotune_testing import OpTestCase, SymbolicTestCase
+from range_autotune_testing import made_up_times, OpTestCase, SymbolicTestCase
 from torch._dynamo.utils import counters
 from torch._inductor.test_case import run_tests
 from torch.testing._internal.common_utils import (
@@ -18,11 +17,9 @@ from torch.testing._internal.inductor_utils import GPU_TYPE, HAS_GPU
 import torch
 from torch._inductor import config, ir
 from torch._inductor.kernel.custom_op import CustomOpRangeConfig
-from torch._inductor.range_autotune import measure_ranges
 from torch._inductor.range_autotune.captures import captured_tensors
 from torch._inductor.range_autotune.functional import arguments_written
 from torch._inductor.range_autotune.symbolic_graphs import trace_subgraph
-from torch._inductor.range_autotune.times import Timing
 
 
 DEVICE = GPU_TYPE if HAS_GPU else "cpu"
@@ -99,16 +96,14 @@ class TestCompiled(OpTestCase):
         op.register_fake(torch.empty_like)
         ranges = [(2, 16), (16, 64), (64, math.inf)]
         configs = [CustomOpRangeConfig("x", 0, ranges, [captured, literal])]
-        self.register(op, configs)
+        self.register(op, configs, include_fallback=False)
 
-        def time_candidates(runners, *_):
-            size = runners[0]()[0].shape[0]
-            winner = 1 if 16 <= size < 64 else 0
-            return {index: Timing(1.0 + (index != winner)) for index in runners}
+        def ms(size, index):
+            return 1.0 + (index != (1 if 16 <= size < 64 else 0))
 
         compiled = torch.compile(lambda x: op(x * 2) * 3)
         with (
-            mock.patch.object(measure_ranges, "time_candidates", time_candidates),
+            made_up_times(ms),
             config.patch(cpp_wrapper=cpp_wrapper),
         ):
             for i, size in enumerate((20, 5, 80)):
@@ -134,12 +129,11 @@ class TestCompiled(OpTestCase):
         implementations = [lambda x: kernel(x, table), sorts]
         self.register(op, [CustomOpRangeConfig("x", 0, ranges, implementations)])
 
-        def time_candidates(runners, *_):
-            winner = int(dispatches and runners[0]()[0].shape[0] >= 16)
-            return {index: Timing(1.0 + (index != winner)) for index in runners}
+        def ms(size, index):
+            return 1.0 + (index != int(dispatches and size >= 16))
 
         compiled = torch.compile(lambda x: op(x * 2) * 3)
-        with mock.patch.object(measure_ranges, "time_candidates", time_candidates):
+        with made_up_times(ms):
             for size in (20, 5):
                 x = torch.rand(size, SIZE, device=DEVICE)
                 torch._dynamo.mark_dynamic(x, 0)
@@ -164,7 +158,7 @@ class TestCompiled(OpTestCase):
 
         x = torch.rand(8, SIZE, device=DEVICE)
         exported = torch.export.export(Model(), (x,))
-        with mock.patch.object(measure_ranges, "time_candidates", first_is_best):
+        with made_up_times(first_is_best):
             package = torch._inductor.aoti_compile_and_package(exported)
         loaded = torch._inductor.aoti_load_package(package)
         weight = torch.full((SIZE,), 3.0, device=DEVICE)
@@ -187,7 +181,7 @@ class TestLifetime(OpTestCase):
             self.register(op, [CustomOpRangeConfig("x", 0, ranges, impls)])
             compiled = torch.compile(op)
             x = torch.rand(SIZE, SIZE, device=DEVICE)
-            with mock.patch.object(measure_ranges, "time_candidates", first_is_best):
+            with made_up_times(first_is_best):
                 self.assertEqual(compiled(x), x * 2)
             return weakref.ref(table)
 
@@ -198,10 +192,8 @@ class TestLifetime(OpTestCase):
         self.assertIsNone(table())
 
 
-def first_is_best(runners, *_):
-    for run in runners.values():
-        run()
-    return {index: Timing(1.0 + (index != 0)) for index in runners}
+def first_is_best(size, index):
+    return 1.0 + (index != 0)
 
 
 def _first_of_two(x: torch.Tensor) -> torch.Tensor:

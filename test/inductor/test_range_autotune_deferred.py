@@ -1,7 +1,7 @@
 # Owner(s): ["module: inductor"]
 """Tests of ``torch._inductor.range_autotune.deferred`` and of sharing among equal calls."""
 
-import contextlib
+import collections
 import gc
 import itertools
 import math
@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
 
 import torch._inductor.config as config
+from range_autotune_testing import made_up_times
 from torch._dynamo.utils import counters
 from torch._higher_order_ops._invoke_quant import InvokeQuant
 from torch._inductor.ir import FallbackKernel, MultiTemplateBuffer
@@ -86,18 +87,9 @@ def one_plus(x):
     return 1 + x
 
 
-@contextlib.contextmanager
 def winner(choose):
     """Made-up times: ``choose(size)`` is the index of the best candidate."""
-    points = []
-
-    def time_candidates(runners, *_):
-        size = next(iter(runners.values()))()[0].shape[0]
-        points.append((size, sorted(runners)))
-        return {i: Timing(1.0 if i == choose(size) else 2.0) for i in runners}
-
-    with mock.patch.object(measure_ranges, "time_candidates", time_candidates):
-        yield points
+    return made_up_times(lambda size, index: 1.0 if index == choose(size) else 2.0)
 
 
 def by_size(size):
@@ -387,8 +379,13 @@ class TestDeferral(DeferredTestCase):
         A choice by one of two dynamic dimensions; what is lowered behind settles the last.
 
         Returns:
-            The code, and where all candidates ran.
+            The code, and how often each candidate was measured.
         """
+        measured = collections.Counter()
+
+        def ms(size, index):
+            measured[index] += 1
+            return 1.0 if index == by_size(size) else 2.0
 
         def body(x: torch.Tensor) -> torch.Tensor:
             return torch.from_numpy(x.numpy() + 1)
@@ -404,7 +401,7 @@ class TestDeferral(DeferredTestCase):
         torch._dynamo.mark_dynamic(x, 0)
         torch._dynamo.maybe_mark_dynamic(x, 3)
         with (
-            winner(by_size) as points,
+            made_up_times(ms),
             config.patch(autotune_in_subproc=autotune_in_subproc),
         ):
             compiled = torch.compile(fn)
@@ -413,18 +410,18 @@ class TestDeferral(DeferredTestCase):
         with torch._dynamo.config.patch(error_on_recompile=True):
             y = torch.randn(100, 1, 4, 6)
             self.assertEqual(compiled(y), fn(y))
-        return code, points
+        return code, measured
 
     def test_a_size_is_settled_behind_the_call(self):
         """Modules of candidates were generated with its symbol, and are given its value."""
-        code, points = self.pooled(dim=0, autotune_in_subproc=True)
-        self.assertEqual(len({tuple(who) for _, who in points}), 1)
-        self.assertLessEqual({0, 1}, {*points[0][1]})
+        code, measured = self.pooled(dim=0, autotune_in_subproc=True)
+        self.assertEqual(len({*measured.values()}), 1)
+        self.assertLessEqual({0, 1}, measured.keys())
         self.assertIn("if s", code)
 
     def test_the_dispatch_dimension_is_settled_behind_the_call(self):
-        code, points = self.pooled(dim=3)
-        self.assertLessEqual({0, 1}, {*points[0][1]})
+        code, measured = self.pooled(dim=3)
+        self.assertLessEqual({0, 1}, measured.keys())
         self.assertNotIn("size_branch", code)
 
 
@@ -478,7 +475,7 @@ class TestEqualCallSites(DeferredTestCase):
         self.calls += 1
         return x @ w
 
-    def assert_once(self, points, looks=0):
+    def assert_once(self, sizes, looks=0):
         """
         The implementation is traced and measured for one of the calls.
 
@@ -488,7 +485,7 @@ class TestEqualCallSites(DeferredTestCase):
         # The implementation and the op itself.
         self.assertEqual(counters["inductor"]["subgraph_modules_generated"], 2)
         self.assertEqual(counters["inductor"]["subgraph_module_loads"], 2)
-        self.assertEqual(len(points), len(set(points_of(points))))
+        self.assertEqual(len(sizes), len(set(sizes)))
 
     def test_equal_ones_that_cannot_share_are_each_tuned(self):
         op = linear_op(self.counted)
@@ -509,9 +506,9 @@ class TestEqualCallSites(DeferredTestCase):
         x = torch.randn(20, 8)
         torch._dynamo.mark_dynamic(x, 0)
         compiled = torch.compile(fn)
-        with winner(lambda size: 0 if size < 64 else -1) as points:
+        with winner(lambda size: 0 if size < 64 else -1) as sizes:
             compiled(x, self.w)
-        self.assert_once(points, looks=1)
+        self.assert_once(sizes, looks=1)
         for size in (20, 100):
             x = torch.randn(size, 8)
             self.assertEqual(compiled(x, self.w), fn(x, self.w))
@@ -530,9 +527,9 @@ class TestEqualCallSites(DeferredTestCase):
 
         x = torch.randn(20, 8)
         torch._dynamo.mark_dynamic(x, 0)
-        with winner(lambda size: 0 if size < 64 else -1) as points:
+        with winner(lambda size: 0 if size < 64 else -1) as sizes:
             (_, *kept), (code,) = run_and_get_code(torch.compile(fn), x, self.w)
-        self.assert_once(points)
+        self.assert_once(sizes)
         # The first ones read an input of the graph, which may lie anywhere.
         self.assertEqual(code.count("def size_branch"), 4, msg=code)
         self.assertEqual(code.count("async_compile.cpp_pybinding("), 1, msg=code)
@@ -548,9 +545,9 @@ class TestEqualCallSites(DeferredTestCase):
         for tensor in (x, y):
             torch._dynamo.mark_dynamic(tensor, 0)
         compiled = torch.compile(fn)
-        with winner(lambda size: 0 if size < 64 else -1) as points:
+        with winner(lambda size: 0 if size < 64 else -1) as sizes:
             compiled(x, y, self.w)
-        self.assert_once(points)
+        self.assert_once(sizes)
         with torch._dynamo.config.patch(error_on_recompile=True):
             for sizes in ((20, 100), (100, 20), (65, 63)):
                 x, y = (torch.randn(size, 8) for size in sizes)
@@ -564,12 +561,12 @@ class TestEqualCallSites(DeferredTestCase):
         x, y = torch.randn(20, 8), torch.randn(30, 8)
         for tensor in (x, y):
             torch._dynamo.mark_dynamic(tensor, 0)
-        with winner(lambda size: 0) as points:
+        with winner(lambda size: 0) as sizes:
             result = torch.compile(lambda x, y, w: op(x, w) @ op(y, w).t())(
                 x, y, self.w
             )
         self.assertEqual(result, op(x, self.w) @ op(y, self.w).t())
-        self.assertEqual(points, [])
+        self.assertEqual(sizes, [])
         self.assertEqual(counters["inductor"]["custom_op_choices_deferred"], 0)
 
     def test_other_layouts_are_no_equals(self):
@@ -602,10 +599,6 @@ class TestEqualCallSites(DeferredTestCase):
         with self.assertLogs(log, "WARNING") as logs:
             self.check(lambda x, w: op(op(x, w), w), torch.randn(20, 8), self.w)
         self.assertEqual(len(logs.output), 1)
-
-
-def points_of(points):
-    return [size for size, _ in points]
 
 
 instantiate_parametrized_tests(TestDeferral)

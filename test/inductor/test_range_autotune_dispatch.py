@@ -1,7 +1,6 @@
 # Owner(s): ["module: inductor"]
 """From a winner table to one graph: what branches are made of, and what is emitted."""
 
-import contextlib
 import itertools
 import math
 import operator
@@ -10,7 +9,7 @@ import textwrap
 import unittest
 from unittest import mock
 
-from range_autotune_testing import SymbolicTestCase
+from range_autotune_testing import made_up_times, SymbolicTestCase
 from torch._dynamo.utils import counters
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen
 from torch._inductor.lowering import user_lowerings
@@ -30,10 +29,9 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune import dispatch, lowering, measure_ranges
+from torch._inductor.range_autotune import dispatch, lowering
 from torch._inductor.range_autotune.call_site import CallSite
 from torch._inductor.range_autotune.guards import is_about_index_width
-from torch._inductor.range_autotune.times import Timing
 
 
 DEVICE = GPU_TYPE if HAS_GPU else "cpu"
@@ -90,20 +88,14 @@ def tuned_op(ranges, config_patches=None, work=lambda x: x):
     return op
 
 
-@contextlib.contextmanager
 def winner_by_range(ranges):
     """Made-up times: candidate i wins in range i, the op itself nowhere."""
 
-    def time_candidates(runners, *_):
-        times = {}
-        for index, run in runners.items():
-            start, end = ranges[index] if index >= 0 else (0, 0)
-            won = start <= run()[0].shape[0] < end
-            times[index] = Timing(1.0 if won else 2.0)
-        return times
+    def ms(size, index):
+        start, end = ranges[index] if index >= 0 else (0, 0)
+        return 1.0 if start <= size < end else 2.0
 
-    with mock.patch.object(measure_ranges, "time_candidates", time_candidates):
-        yield
+    return made_up_times(ms)
 
 
 def body_of_call(code):

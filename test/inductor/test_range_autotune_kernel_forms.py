@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 import sympy
-from range_autotune_testing import SymbolicTestCase
+from range_autotune_testing import made_up_times, SymbolicTestCase
 from torch._inductor.choices import InductorChoices
 from torch._inductor.lowering import user_lowerings
 from torch._inductor.runtime import triton_heuristics
@@ -29,7 +29,7 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune import kernel_forms, measure_ranges
+from torch._inductor.range_autotune import kernel_forms
 from torch._inductor.range_autotune.candidate_indices import (
     FALLBACK_INDEX,
     index_of_variant,
@@ -42,7 +42,6 @@ from torch._inductor.range_autotune.kernel_forms import (
     with_persistent_reductions,
 )
 from torch._inductor.range_autotune.registration import Candidate
-from torch._inductor.range_autotune.times import Timing
 
 
 LIMIT = "triton.persistent_inner_reduction_limit"
@@ -153,20 +152,18 @@ class TestChoice(TestCase):
             return x
 
         kept = index_of_variant(0, PERSISTENT)
-        tried = []
+        tried = {}
 
-        def time_candidates(runners, *_):
-            tried.append(set(runners))
-            rows = runners[0]()[0].shape[0]
-            winner = kept if wins(rows) else 0
-            return {i: Timing(1.0 if i == winner else 2.0) for i in runners}
+        def ms(size, index):
+            tried.setdefault(size, set()).add(index)
+            return 1.0 if index == (kept if wins(size) else 0) else 2.0
 
         x = torch.rand(20, 4096)
         torch._dynamo.mark_dynamic(x, 0)
         model = torch.compile(lambda x: in_a_row(ops, x))
         logger = "torch._inductor.kernel.custom_op"
         with (
-            mock.patch.object(measure_ranges, "time_candidates", time_candidates),
+            made_up_times(ms),
             self.assertLogs(logger, logging.INFO) as logs,
             config.patch(fx_graph_cache=False),
         ):
@@ -174,8 +171,8 @@ class TestChoice(TestCase):
         for rows in (2, 500):
             x = torch.rand(rows, 4096)
             self.assertEqual(model(x), in_a_row([total] * len(ops), x))
-        competing = frozenset({FALLBACK_INDEX, *candidates, kept})
-        self.assertEqual(set(map(frozenset, tried)), {competing})
+        competing = {FALLBACK_INDEX, *candidates, kept}
+        self.assertEqual(tried, dict.fromkeys(tried, competing))
         return code, "\n".join(logs.output)
 
     def test_each_form_has_a_branch(self):
