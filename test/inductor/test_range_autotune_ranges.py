@@ -344,14 +344,8 @@ class TestSegments(TestCase):
         self.assertEqual(merge_neighbours(merged), merged)
 
     @EXAMPLES
-    @given(winner_tables(), st.data())
-    def test_filling_gives_every_size_one_winner(self, segments, data):
-        first = segments[0].sizes.start if segments else LARGEST
-        last = segments[-1].sizes.end if segments else first + 1
-        end = st.just(math.inf)
-        if last != math.inf:
-            end |= st.integers(last, LARGEST + 1)
-        within = DimRange(data.draw(st.integers(0, first)), data.draw(end))
+    @given(winner_tables(), dim_ranges())
+    def test_filling_gives_every_size_one_winner(self, segments, within):
         filled = fill_gaps(segments, within, "op")
         for size in range(LARGEST + 3):
             expected = winners_at(segments, size) or ["op"]

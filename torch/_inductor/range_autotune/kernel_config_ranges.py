@@ -73,11 +73,7 @@ def with_configs(
     """
     cut: list[Segment[Winner]] = []
     for won in winners:
-        parts = [
-            Segment(sizes, Winner(won.value, part.value))
-            for part in configs
-            if (sizes := part.sizes.intersect(won.sizes))
-        ]
+        parts = [Segment(p.sizes, Winner(won.value, p.value)) for p in configs]
         cut += fill_gaps(parts, won.sizes, Winner(won.value))
     return tuple(cut)
 

@@ -34,7 +34,7 @@ from .measure import as_current
 from .measure_ranges import measure_ranges
 from .node_kinds import is_conjugated, is_on_user_stream, makes_sizes
 from .preparing import as_for, prepare
-from .ranges import DimRange, fill_gaps, Segment
+from .ranges import fill_gaps, Segment
 from .recall import recall
 from .regions import form_regions
 from .report import log_header, log_kernel_configs, log_winners
@@ -254,7 +254,7 @@ def _measure_and_choose(tuning: Tuning) -> tuple[Segment[Winner], ...]:
     log_winners(tuning, tuning.measured, winners)
     log_kernel_configs(winners, tuning.kernel_configs)
     configured = with_configs(winners, tuning.kernel_configs)
-    return _over_possible_sizes(configured, tuning.bounds)
+    return fill_gaps(configured, tuning.bounds, Winner(FALLBACK_INDEX))
 
 
 @contextlib.contextmanager
@@ -282,18 +282,6 @@ def _as_compiled_code() -> Iterator[None]:
             torch.set_num_threads(threads)
 
 
-def _over_possible_sizes(
-    winners: Sequence[Segment[Winner]], bounds: DimRange
-) -> tuple[Segment[Winner], ...]:
-    """Winners for the sizes that can occur; the op itself for those without a range."""
-    possible = [
-        Segment(sizes, segment.value)
-        for segment in winners
-        if (sizes := segment.sizes.intersect(bounds))
-    ]
-    return fill_gaps(possible, bounds, Winner(FALLBACK_INDEX))
-
-
 def _to_emit(tuning: Tuning, winner: Winner) -> TracedCandidate:
     traced = tuning.standing.traced[winner.index]
     return dataclasses.replace(traced, kernel_configs=winner.kernel_configs)
@@ -304,7 +292,8 @@ def emit(
 ) -> list[ir.TensorBox]:
     """Lowers the winner, or the dispatch among several; see ``emit_winner``."""
     if tuning.size is not None:  # more may be known of it than when it was lowered
-        winners = _over_possible_sizes(winners, size_bounds(replaced(tuning.size)))
+        possible = size_bounds(replaced(tuning.size))
+        winners = fill_gaps(winners, possible, Winner(FALLBACK_INDEX))
     table = [Segment(s.sizes, _to_emit(tuning, s.value)) for s in winners]
     if len(table) == 1:
         winner = table[0].value

@@ -226,15 +226,18 @@ def fill_gaps(
     """
     Gives every size in ``within`` a segment: those between the given ones get ``value``.
 
-    The given segments come sorted and lie inside ``within``.
+    The given segments come sorted, and are cut to ``within``.
     """
     filled: list[Segment[V]] = []
     covered: int | float = within.start
     for segment in segments:
-        if covered < segment.sizes.start:
-            filled.append(Segment(DimRange(int(covered), segment.sizes.start), value))
-        filled.append(segment)
-        covered = segment.sizes.end
+        sizes = segment.sizes.intersect(within)
+        if sizes is None:
+            continue
+        if covered < sizes.start:
+            filled.append(Segment(DimRange(int(covered), sizes.start), value))
+        filled.append(Segment(sizes, segment.value))
+        covered = sizes.end
     if covered < within.end:
         filled.append(Segment(DimRange(int(covered), within.end), value))
     return tuple(filled)
