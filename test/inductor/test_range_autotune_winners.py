@@ -112,7 +112,7 @@ class TestRules(TestCase):
 
     def test_noise_does_not_help_over_min_speedup(self):
         good = as_good_as_best(
-            row(0, 8, {0: 1.0, 1: 1.02, FALLBACK: 1.21}),
+            row(0, 8, {0: 1.0, 1: 1.02, FALLBACK: 1.21}).at,
             dataclasses.replace(RULES, min_speedup=1.2),
         )
         self.assertEqual(list(good), [0])
@@ -132,20 +132,20 @@ class TestRules(TestCase):
     @parametrize("over,expected", [(0.5, [0, 1]), (1.5, [0])])
     def test_as_good_as_best_is_within_noise(self, over, expected):
         times = {0: 1.0, 1: 1.0 + over * NOISE, FALLBACK: 9.0}
-        self.assertEqual(list(as_good_as_best(row(0, 8, times), RULES)), expected)
+        self.assertEqual(list(as_good_as_best(row(0, 8, times).at, RULES)), expected)
 
     def test_uncertain_times_have_more_noise(self):
         certain = {0: Timing(1.0), 1: Timing(1.05)}
-        self.assertEqual(list(as_good_as_best(row(0, 8, certain), RULES)), [0])
+        self.assertEqual(list(as_good_as_best(row(0, 8, certain).at, RULES)), [0])
         uncertain = {0: Timing(1.0, error=0.04), 1: Timing(1.05, error=0.04)}
-        self.assertEqual(list(as_good_as_best(row(0, 8, uncertain), RULES)), [0, 1])
+        self.assertEqual(list(as_good_as_best(row(0, 8, uncertain).at, RULES)), [0, 1])
 
     def test_no_uncertainty_makes_twice_the_time_as_good(self):
         chaos = {0: Timing(1.0, error=9.0), 1: Timing(2.0, error=9.0)}
-        self.assertEqual(list(as_good_as_best(row(0, 8, chaos), RULES)), [0])
+        self.assertEqual(list(as_good_as_best(row(0, 8, chaos).at, RULES)), [0])
 
     def test_slowdowns_of_the_good_ones(self):
-        good = as_good_as_best(row(0, 8, {0: 1.0, 1: 1.02}), RULES)
+        good = as_good_as_best(row(0, 8, {0: 1.0, 1: 1.02}).at, RULES)
         self.assertEqual(good, {0: 1.0, 1: 1.02})
 
     def test_neighbours_are_fused_where_that_gains_enough(self):
@@ -348,7 +348,7 @@ class TestChoiceProperties(TestCase):
         segments = choose_winners(table, rules)
         for measured in table:
             self.assertIn(
-                winner_in(segments, measured), as_good_as_best(measured, rules)
+                winner_in(segments, measured), as_good_as_best(measured.at, rules)
             )
 
     @EXAMPLES

@@ -7,14 +7,14 @@ import math
 import statistics
 from typing import TYPE_CHECKING, TypeVar
 
-from .ranges import ANY_SIZE, merge_neighbours, Segment
-from .times import RangeTimes, Timing
+from .ranges import merge_neighbours, Segment
+from .times import Timing
 
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from .times import Failure, Times
+    from .times import Failure, RangeTimes, Times
 
 K = TypeVar("K")
 
@@ -90,17 +90,19 @@ def slowdowns(
     }
 
 
-def as_good_as_best(measured: RangeTimes, rules: ChoiceRules) -> dict[int, float]:
+def as_good_as_best(
+    at: Mapping[int | None, Times], rules: ChoiceRules
+) -> dict[int, float]:
     """
-    The candidates of a range that differ from its best by no more than noise.
+    The candidates that differ from the best over some sizes by no more than noise.
 
-    One that is clearly slower at any of its sizes is not among them, whatever it gains at
+    One that is clearly slower at any of the sizes is not among them, whatever it gains at
     others, so that ranges whose best candidates differ clearly are not merged.
 
     Returns:
         Their slowdowns by index, at least one.
     """
-    scores = _scores(measured.at, rules)
+    scores = _scores(at, rules)
     if not scores:
         return {rules.fallback: 1.0}
     best = min(scores, key=scores.__getitem__)
@@ -110,8 +112,8 @@ def as_good_as_best(measured: RangeTimes, rules: ChoiceRules) -> dict[int, float
     return {
         index: score
         for index, score in scores.items()
-        if score <= scores[best] * (1 + noise_between(_both(measured, best, index)))
-        and not _is_clearly_slower(measured, best, index)
+        if score <= scores[best] * (1 + noise_between(_both(at, best, index)))
+        and not _is_clearly_slower(at, best, index)
         and (rules.min_speedup <= 1 or score * rules.min_speedup <= fallback)
     }
 
@@ -140,7 +142,7 @@ def loss_of_winner(at: Mapping[int, Times], rules: ChoiceRules) -> float:
 
 def best_of(at: Mapping[int, Times], rules: ChoiceRules) -> int:
     """The winner of some sizes by themselves."""
-    good = as_good_as_best(RangeTimes(ANY_SIZE, {**at}), rules)
+    good = as_good_as_best({**at}, rules)
     return min(good, key=good.__getitem__)
 
 
@@ -186,17 +188,19 @@ def _may_win(index: int, rules: ChoiceRules) -> bool:
     return index == rules.fallback
 
 
-def _is_clearly_slower(measured: RangeTimes, first: int, second: int) -> bool:
+def _is_clearly_slower(at: Mapping[int | None, Times], first: int, second: int) -> bool:
     """Whether the second is slower than the first by more than noise at any size."""
     return any(
         _loss(one, other) > noise_between([(one, other)])
-        for one, other in _both(measured, first, second)
+        for one, other in _both(at, first, second)
     )
 
 
-def _both(measured: RangeTimes, first: int, second: int) -> list[tuple[Timing, Timing]]:
+def _both(
+    at: Mapping[int | None, Times], first: int, second: int
+) -> list[tuple[Timing, Timing]]:
     """The times of two candidates at the sizes where both have one."""
-    pairs = [(times.get(first), times.get(second)) for times in measured.at.values()]
+    pairs = [(times.get(first), times.get(second)) for times in at.values()]
     return [
         (one, other)
         for one, other in pairs
@@ -229,7 +233,7 @@ def choose_winners(
     run: list[RangeTimes] = []
     common: dict[int, float] = {}
     for row in measured:
-        good = as_good_as_best(row, rules)
+        good = as_good_as_best(row.at, rules)
         both = {i: common[i] * good[i] for i in common.keys() & good.keys()}
         touches = bool(run) and run[-1].sizes.end == row.sizes.start
         if not (rules.merge and touches and both):
