@@ -328,9 +328,6 @@ class SubgraphTemplate(KernelTemplate):
 
     index_counter = itertools.count()
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name=name)
-
     def generate(  # type: ignore[override]  # a template of one kind takes its own arguments
         self,
         name: str,

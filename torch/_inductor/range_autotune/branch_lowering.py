@@ -76,7 +76,7 @@ def lower_branch(
     fakes: Sequence[Any],
     outputs: Sequence[torch.Tensor],
     config_patches: Mapping[str, Any],
-    known: KnownSize | None = None,
+    known: KnownSize | None,
 ) -> ir.Subgraph:
     """
     Lowers a graph as a branch of a dispatch in the graph being compiled.

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from .tuning import Tuning
 
 
-def measure_ranges(tuning: Tuning, beside: Iterable[Tuning] = ()) -> None:
+def measure_ranges(tuning: Tuning, beside: Iterable[Tuning]) -> None:
     """
     Compiles and times the candidates, range by range; keeps the times.
 

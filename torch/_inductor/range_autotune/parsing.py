@@ -19,7 +19,7 @@ import torch
 from .numerics import NUMERICS_CHECKS
 from .ranges import as_int
 from .registration import TuningOptions
-from .signatures import argument_names
+from .signatures import argument_names, may_hold_tensors
 
 
 if TYPE_CHECKING:
@@ -117,14 +117,14 @@ def _input_gen_fns(op: torch._ops.OpOverload, input_gen_fns: Any) -> InputGenFns
                 f"{type(generate)}"
             )
     for argument in op._schema.arguments:
-        kind = str(argument.type)
-        if argument.name in (input_gen_fns or {}) and "Tensor" not in kind:
+        is_given = argument.name in (input_gen_fns or {})
+        if is_given and not may_hold_tensors(argument):
             log.warning(
                 "input_gen_fns['%s'] of %s is never called: the argument is of type %s, "
                 "and only tensors are made up for benchmarks. Leave it out",
                 argument.name,
                 op,
-                kind,
+                argument.type,
             )
     return dict(input_gen_fns or {})
 

@@ -14,6 +14,7 @@ from ..virtualized import V
 from .control_flow import all_nodes
 from .functional import arguments_written
 from .guards import frozen_shapes
+from .signatures import may_hold_tensors
 from .symbolic_graphs import copied
 
 
@@ -96,7 +97,7 @@ def _ops_that_compute(gm: GraphModule) -> Counter[Any]:
 def _computes(target: Any) -> bool:
     if not isinstance(target, torch._ops.OpOverload):
         return target is not operator.getitem
-    takes_tensors = any("Tensor" in str(a.type) for a in target._schema.arguments)
+    takes_tensors = any(map(may_hold_tensors, target._schema.arguments))
     return takes_tensors and not target.is_view and target not in _COPIES
 
 

@@ -76,6 +76,11 @@ def is_tensor_argument(argument: torch._C.Argument) -> bool:
     return isinstance(kind, torch.TensorType)
 
 
+def may_hold_tensors(argument: torch._C.Argument) -> bool:
+    """Whether it holds tensors, one or a list."""
+    return "Tensor" in str(argument.type)
+
+
 def _parameters(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
     """None where they are unknown."""
     if isinstance(fn, torch._library.custom_ops.CustomOpDef):
@@ -163,7 +168,7 @@ def check_callable_for(
     schema = op._schema.arguments
     needed = [a for a in schema if not a.has_default_value()]
     values = {a.name: default_of(a) for a in schema} | {a.name: ... for a in needed}
-    tensor_names = frozenset(a.name for a in needed if _may_hold_tensors(a))
+    tensor_names = frozenset(a.name for a in needed if may_hold_tensors(a))
     args, kwargs = bind(op, impl, values, tensor_names, params)
     try:
         inspect.Signature([*parameters.values()]).bind(*args, **kwargs)
@@ -173,13 +178,6 @@ def check_callable_for(
             f"the op's parameters {argument_names(op)} and those of its config "
             f"{[*params]}: {e}"
         ) from None
-
-
-def _may_hold_tensors(argument: torch._C.Argument) -> bool:
-    kind = argument.type
-    while isinstance(kind, torch.OptionalType | torch.ListType):
-        kind = kind.getElementType()
-    return isinstance(kind, torch.TensorType)
 
 
 def _named(parameters: Mapping[str, inspect.Parameter]) -> list[str]:

@@ -60,7 +60,7 @@ class SizeDispatch(ir.ExternKernel):
         branches: Sequence[ir.Subgraph],
         operands: Sequence[Any],
         outputs: Sequence[torch.Tensor],
-        written: Collection[ir.TensorBox] = (),
+        written: Collection[ir.TensorBox],
     ) -> None:
         realized = [ir.ExternKernel.realize_input(operand) for operand in operands]
         tensors = [x for x in realized if not isinstance(x, ir.ShapeAsConstantBuffer)]
