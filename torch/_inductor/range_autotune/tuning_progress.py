@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from typing import Any, TextIO, TYPE_CHECKING
+from typing import Any, TYPE_CHECKING
 
 from .. import config
 
@@ -57,35 +57,32 @@ class TuningProgress:
 
 
 @contextlib.contextmanager
-def tuning_progress(
-    name: str, steps: int, stream: TextIO | None = None
-) -> Iterator[TuningProgress]:
+def tuning_progress(name: str, steps: int) -> Iterator[TuningProgress]:
     """
-    A bar for as long as the block lasts, however it ends.
+    A bar on standard error for as long as the block lasts, however it ends.
 
     Args:
         name: of the op or graph.
         steps: how many are known as yet.
-        stream: where it is shown, standard error by default.
     """
-    progress = TuningProgress(_bar(name, steps, stream or sys.stderr))
+    progress = TuningProgress(_bar(name, steps))
     try:
         yield progress
     finally:
         progress.close()
 
 
-def _is_terminal(stream: Any) -> bool:
+def _is_on_terminal() -> bool:
     """No for whatever cannot tell: a process may have no standard error, or one of its own."""
     try:
-        return bool(stream.isatty())
+        return bool(sys.stderr.isatty())
     except Exception:
         return False
 
 
-def _bar(name: str, steps: int, stream: TextIO | None) -> Any | None:
+def _bar(name: str, steps: int) -> Any | None:
     """None where no bar is to be shown."""
-    if not (config.custom_op_autotune_progress and _is_terminal(stream)):
+    if not (config.custom_op_autotune_progress and _is_on_terminal()):
         return None
     try:
         from tqdm import tqdm
@@ -99,7 +96,7 @@ def _bar(name: str, steps: int, stream: TextIO | None) -> Any | None:
     return Bar(
         total=steps,
         desc=f"Tuning {name}",
-        file=stream,
+        file=sys.stderr,
         delay=_DELAY_S,
         leave=False,
         miniters=1,
