@@ -20,7 +20,7 @@ from .trial_process import try_in_process
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from .standing import ContestedRange
+    from .standing import ContestedRange, Standing
     from .subgraph_module import SubgraphModule
     from .tuning import Tuning
 
@@ -30,7 +30,7 @@ log = logging.getLogger("torch._inductor.kernel.custom_op")
 
 
 def leave_inputs() -> None:
-    """Inputs that nobody writes to stay as they are."""
+    """Does nothing: for inputs that no candidate writes to."""
 
 
 class Runners(dict[int, "Runner"]):
@@ -106,10 +106,18 @@ def runners_at(
         failures |= _failures_of_divisors(tuning, competing, inputs)
     runners = {
         index: runner_at(module, point, inputs)
-        for index, module in standing.modules.items()
-        if standing.competes(index, competing) and index not in failures
+        for index, module in modules_in(standing, competing).items()
+        if index not in failures
     }
     return Runners(runners, restore), failures
+
+
+def modules_in(
+    standing: Standing, competing: ContestedRange
+) -> dict[int, SubgraphModule]:
+    """Those of the candidates that compete in a range, by index."""
+    modules = standing.modules.items()
+    return {i: module for i, module in modules if standing.competes(i, competing)}
 
 
 def runner_at(
@@ -152,9 +160,8 @@ def _failures_in_process(
     standing = tuning.standing
     modules = {
         index: module
-        for index, module in standing.modules.items()
-        if standing.competes(index, competing)
-        and not standing.traced[index].calls_python
+        for index, module in modules_in(standing, competing).items()
+        if not standing.traced[index].calls_python
     }
     gen_fns = tuning.registration.options.input_gen_fns
     return try_in_process(modules, tuning.site, point, gen_fns)
@@ -165,7 +172,7 @@ def _failures_of_divisors(
 ) -> dict[int, Failure]:
     """Of candidates that would end the process: they divide by zero."""
     standing, failures = tuning.standing, {}
-    for index in [i for i in standing.modules if standing.competes(i, competing)]:
+    for index in modules_in(standing, competing):
         try:
             check_divisors(standing.traced[index].graph, inputs)
         except Exception as e:
@@ -187,5 +194,5 @@ def broken_condition(tuning: Tuning, point: SizePoint) -> str | None:
 
 
 def tell_not_measured(tuning: Tuning, point: SizePoint, reason: str) -> None:
-    """Logs at which size nobody is called, and why."""
+    """Logs that no candidate is called at a size, and why."""
     log.info("%s: size %s is not measured: %s", tuning.name, point.size, reason)

@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from .. import config
-from .calls import broken_condition, inputs_at, runner_at
+from .calls import broken_condition, inputs_at, modules_in, runner_at
 from .conclusions import choose_kernel_configs
 from .kernel_config_ranges import ConfigRecord
 from .limits import call_candidate
@@ -89,9 +89,8 @@ def settle_on_configs(
     for competing, point in spread(scheduled[1:], _OTHER_SIZES):
         undecided = [
             index
-            for index, module in tuning.standing.modules.items()
+            for index, module in modules_in(tuning.standing, competing).items()
             if search.is_undecided(module.load())
-            and tuning.standing.competes(index, competing)
         ]
         if undecided and not broken_condition(tuning, point):
             for index in undecided:
