@@ -15,8 +15,8 @@ from ..virtualized import V
 if TYPE_CHECKING:
     from ..scheduler import BaseSchedulerNode
 
-NAMESPACE = "inductor_apart"
-_library = torch.library.Library(NAMESPACE, "DEF")
+BOUNDARY_NAMESPACE = "inductor_apart"
+_library = torch.library.Library(BOUNDARY_NAMESPACE, "DEF")
 _library.define("value(Tensor x) -> Tensor")
 # Where a graph keeps the names of buffers that are a boundary.
 _NAMES = "_custom_op_boundaries"
@@ -27,7 +27,7 @@ def keep_apart(x: torch.Tensor) -> torch.Tensor:
     return torch.ops.inductor_apart.value(x)
 
 
-@torch.library.register_fake(f"{NAMESPACE}::value", lib=_library)
+@torch.library.register_fake(f"{BOUNDARY_NAMESPACE}::value", lib=_library)
 def _(x: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
 

@@ -1,4 +1,8 @@
-"""Who competes beside the implementations that are registered, and the indices of all."""
+"""
+Indices of candidates: registered implementations, the op itself, its plain lowering, variants.
+
+Registered implementations have those from 0 on, all others negative ones.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,11 @@ from .registration import Candidate
 
 # The op itself, called eagerly: the last resort of every call site.
 FALLBACK = Candidate("fallback", None)
-# Indices of candidates count those registered from 0. These are of the others: the op,
 FALLBACK_INDEX = -1
-# its plain lowering, which competes without being registered,
+# What the op would be lowered to if it were not registered.
 PLAIN_INDEX = -2
 PLAIN_NAME = "plain lowering"
-# and, from here down, variants, one of each kind for each candidate in order.
+# Variants have this index and those below: one of each kind for each candidate, in order.
 _FIRST_VARIANT_INDEX = -3
 APART = "neighbours apart"
 AS_WRITTEN = "as written"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .apart import NAMESPACE
+from .apart import BOUNDARY_NAMESPACE
 from .content import Unhashable
 from .control_flow import all_nodes
 from .graph_text import graph_text, SymbolNames
@@ -27,7 +27,7 @@ NAMESPACES_OF_TORCH = (
     "inductor",
     "_c10d_functional",
     "triton",
-    NAMESPACE,
+    BOUNDARY_NAMESPACE,
     WRITE_NAMESPACE,
 )
 

@@ -1,8 +1,8 @@
 """
-What is kept with the graph that is being compiled, for as long as it is.
+State of one compilation: attributes of the outermost graph that is being compiled.
 
-It refers to the graph, and Inductor keeps shape environments for long: no table of ours or
-theirs would let the graph go.
+It refers to the graph. In a table by graph it would keep the graph alive, and so would one by
+shape environment, since Inductor keeps these for long.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def outermost_graph() -> GraphLowering:
 
 
 def known_tunings() -> dict[Any, Tuning]:
-    """What there was to decide in the graph and its branches as yet, by call site."""
+    """The tunings in the graph and its branches so far, by key of the call site."""
     return vars(outermost_graph()).setdefault(_TUNINGS, {})
 
 
 def told_left_out() -> set[tuple[str, str, str, DimRange | None]]:
-    """Whom the user was warned of in the graph: op, candidate, reason, and range if one."""
+    """Warnings given for the graph so far: op, candidate, reason, and range if it is of one."""
     return vars(outermost_graph()).setdefault(_TOLD, set())

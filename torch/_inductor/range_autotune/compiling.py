@@ -151,7 +151,7 @@ def _start_loads(
 
 
 def _largest_first(tuning: Tuning) -> list[int]:
-    """Those who are measured."""
+    """Indices of the candidates that are measured, the largest graphs first."""
     traced = tuning.standing.traced
     indices = [i for i in traced if i != FALLBACK_INDEX or _fallback_runs(tuning)]
     return sorted(indices, key=lambda i: -len(traced[i].graph.graph.nodes))

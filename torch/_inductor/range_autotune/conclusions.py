@@ -1,4 +1,7 @@
-"""What was found out at sizes: who is out, and the times that winners follow from."""
+"""
+What follows from measurements: which candidates are rejected, and the times that winners are
+chosen from.
+"""
 
 from __future__ import annotations
 
@@ -50,8 +53,9 @@ def _is_called_there(
     standing: Standing, competing: ContestedRange, times: Times
 ) -> bool:
     """
-    Whether a model may call the op at a size that nobody named: not where the op itself
-    fails. An op that does not compete was only called if every candidate failed.
+    Whether failures at a size that is not timed count: not if the op itself fails there, since
+    no model can call it then. If the op does not compete, it was called only after all
+    candidates had failed.
     """
     out = standing.out_of(competing)
     op = times.get(FALLBACK_INDEX) if FALLBACK_INDEX not in out else None
@@ -61,7 +65,7 @@ def _is_called_there(
 def judge(
     standing: Standing, comparisons: Mapping[int, Comparison], point: SizePoint
 ) -> None:
-    """Takes those that differ from the op itself out, or warns of them."""
+    """Rejects candidates whose results differ from the op's, or warns of them."""
     where = "at the model's sizes" if point.size is None else f"at size {point.size}"
     for index, result in comparisons.items():
         if index not in standing.traced:
@@ -83,9 +87,8 @@ def judge(
 
 def _object_to(standing: Standing, index: int, reason: str) -> None:
     """
-    Takes a candidate out, or warns of it only: at the first size, the others are logged.
-
-    So are variants of who is warned of.
+    Rejects a candidate whose results differ; or warns of it, once for all sizes and for the
+    candidate with its variants, and logs the rest.
     """
     if index not in standing.traced:
         return
@@ -105,7 +108,10 @@ def reject_failures(
     point: SizePoint,
     times: Mapping[int, Timing | Failure],
 ) -> None:
-    """Takes those out of a range that failed in it; not who did beyond the sizes for it."""
+    """
+    Takes candidates that failed out of a range; not for failures at sizes beyond those that
+    stand for it.
+    """
     for index, result in times.items():
         if not isinstance(result, Failure) or index in standing.out_of(competing):
             continue
@@ -181,8 +187,8 @@ def _with_loan(
     measured: Sequence[RangeTimes],
 ) -> RangeTimes:
     """
-    A range that could not be measured with the times of the nearest one that was: who is
-    good there is the best guess where all sizes take more memory than is free.
+    A range that could not be measured, since all of its sizes take more memory than is free,
+    with the times of the nearest range that was: the best guess there is.
     """
     for lender in sorted(measured, key=lambda m: m.sizes.gap_to(row.sizes)):
         lent = _of_those_in(tuning.standing, competing, lender)
@@ -256,8 +262,8 @@ def choose_kernel_configs(
 
 def _object_to_uncompared(standing: Standing) -> None:
     """
-    A comparison takes more memory than a call, so that the largest sizes may go without;
-    but who was compared at no size has not passed.
+    Objects to candidates that were compared at no size. A comparison takes more memory than a
+    call, so that it may be left out at the largest sizes, but not at all of them.
     """
     for index, reason in standing.not_compared.items():
         if index not in standing.compared:
@@ -291,8 +297,9 @@ def _times_at(
 ) -> Times:
     """
     Args:
-        last: the largest size that stands for the range; of those beyond it, where nobody
-            runs nothing is known, and nobody is called where users' kernels may err.
+        last: the largest size that stands for the range. Larger ones at which no candidate
+            runs are ignored, and so are, without a call, those at which a tensor is too long
+            for 32-bit indices, which users' kernels may rely on.
     """
     if point.size is None or point.size <= last:
         return _still_in(

@@ -76,7 +76,7 @@ class CustomOpConfig:
                 "give all three range fields or none"
             )
         if not missing:
-            check_dimension(fields["tensor_name"], fields["dim_index"])
+            _check_dimension(fields["tensor_name"], fields["dim_index"])
 
     def get_decomposition(
         self, default_impl: Callable[..., Any] | None = None
@@ -119,7 +119,7 @@ class CustomOpRangeConfig:
         ranges: Sequence[Any],
         implementations: Sequence[Callable[..., Any] | CustomOpConfig],
     ) -> None:
-        check_dimension(tensor_name, dim_index)
+        _check_dimension(tensor_name, dim_index)
         self.tensor_name = tensor_name
         self.dim_index = as_int(dim_index)
         self.ranges = parse_ranges(ranges)
@@ -153,7 +153,7 @@ def _as_config(impl: Any, index: int) -> CustomOpConfig:
     return CustomOpConfig(impl)
 
 
-def check_dimension(tensor_name: Any, dim_index: Any) -> None:
+def _check_dimension(tensor_name: Any, dim_index: Any) -> None:
     """Raises TypeError unless they are a name and an index."""
     if not isinstance(tensor_name, str):
         raise TypeError(f"tensor_name must be a string, got {type(tensor_name)}")

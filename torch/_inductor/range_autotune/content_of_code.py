@@ -264,12 +264,12 @@ def _bodies_of_named(definition: CustomOpDef | None) -> dict[str | None, Any]:
         return {}
     op = definition._opoverload
     return {
-        device: body if may_be_traced(op, body) else own_code(body)
+        device: body if may_be_traced(op, body) else _own_code(body)
         for device, body in written_bodies(definition).items()
     }
 
 
-def own_code(function: Any) -> Any:
+def _own_code(function: Any) -> Any:
     """The code of a function without what it reads; None of what is no function."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     return _code(code) if isinstance(code, types.CodeType) else None

@@ -180,7 +180,7 @@ def _start_of(
     """Where the winner of a run of sizes begins to be better than that of those before."""
     ours, theirs = best_of(run, rules), best_of(before, rules)
     low, high = max(before), min(run)
-    # Who takes the place of the op, or gives it up, is to be so many times as fast.
+    # Where one of the two is the op itself, the other needs the minimum speedup.
     against_op = rules.fallback in (ours, theirs)
     weights = dict.fromkeys((ours, theirs), rules.min_speedup if against_op else 1.0)
     weights[rules.fallback] = 1.0

@@ -1,4 +1,4 @@
-"""What is known of a registered op's call in a model's graph, for those who form regions."""
+"""Calls of registered ops in a model's graph: what regions are formed around."""
 
 from __future__ import annotations
 

@@ -279,7 +279,7 @@ class LimitedExecutor:
         return future
 
     def _add_worker(self, future: futures.Future[Any]) -> None:
-        """Another thread, or an error where none is to be had and nobody else would serve."""
+        """Starts a thread; if none can be started and no other runs, the call fails."""
         try:
             _start_daemon(self._work)
             self._workers += 1

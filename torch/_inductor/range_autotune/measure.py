@@ -131,7 +131,7 @@ def _warm_up(
     for index, run in runners.items():
         counters["inductor"]["custom_op_candidate_timings"] += 1
         try:
-            call_candidate(finish, run, device)
+            call_candidate(call_and_synchronize, run, device)
             sample_ms = _sample(samplers[index], run)
         except Exception as e:
             failures[index] = failure_of(e)
@@ -152,13 +152,13 @@ def call_once(run: Runner, device: torch.device) -> Timing | Failure:
     """What comes of one call; it has failed if it takes longer than its time limit."""
     start = time.perf_counter()
     try:
-        call_candidate(finish, run, device)
+        call_candidate(call_and_synchronize, run, device)
     except Exception as e:
         return failure_of(e)
     return Timing((time.perf_counter() - start) * 1e3)
 
 
-def finish(run: Runner, device: torch.device) -> None:
+def call_and_synchronize(run: Runner, device: torch.device) -> None:
     """One call, and the device's work for it."""
     run()
     synchronize(device)
@@ -211,7 +211,7 @@ def _time_replay(
     that a graph keeps is free for the next one.
     """
     try:
-        call_candidate(finish, run, device)
+        call_candidate(call_and_synchronize, run, device)
         replay = _captured(run, device)
     except Exception as e:
         return failure_of(e)

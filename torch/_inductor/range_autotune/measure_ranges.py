@@ -92,7 +92,7 @@ def measure_ranges(tuning: Tuning, beside: Iterable[Tuning]) -> None:
 
 
 def _out_by_their_code(standing: Standing) -> dict[int, Failure]:
-    """Who does not compile, so that later processes need not try."""
+    """Failures of candidates that do not compile, so that later processes need not try."""
     return {
         index: dataclasses.replace(failure, everywhere=True)
         for index, failure in standing.rejected.items()
@@ -103,7 +103,7 @@ def _out_by_their_code(standing: Standing) -> dict[int, Failure]:
 def _measure_point(
     tuning: Tuning, competing: ContestedRange, point: SizePoint, held: HeldInputs
 ) -> Findings:
-    """Those that fail are out of the range, but for sizes beyond those that stand for it."""
+    """Candidates that fail are out of the range, unless the point is beyond its sizes."""
     reason = broken_condition(tuning, point)
     if reason:
         tell_not_measured(tuning, point, reason)
@@ -131,11 +131,11 @@ def _to_stay(
     failures: Mapping[int, Failure],
 ) -> Findings:
     """
-    What is found out at a size that may never be met, for all processes: none is to measure
-    anew for memory that a candidate lacked there.
+    Findings at a size beyond those that stand for the range, with lack of memory as a lasting
+    failure: the size may never be met, and no process is to measure it again for that.
 
     Args:
-        failures: of those that were not called for them.
+        failures: of candidates that were not called for that reason.
     """
 
     def lasting(result: Any) -> Any:
@@ -188,7 +188,7 @@ def _timed(
 
 
 def _saying_where(failure: Failure, competing: ContestedRange) -> Failure:
-    """In which range a candidate failed that is out elsewhere for it, too."""
+    """A failure that counts in all ranges, saying in which one it occurred."""
     if not failure.everywhere:
         return failure
     reason = f"in range {competing.sizes}, {failure.reason}"
@@ -236,7 +236,7 @@ def _failure_of_op(tuning: Tuning, point: SizePoint) -> Failure | None:
 
 
 def _on_all_ranks(tuning: Tuning, runners: Runners) -> Runners:
-    """Those that every rank has; where one can run none, nobody measures."""
+    """The runners that every rank has; none if a rank has none."""
     if tuning.ranks is None:
         return runners
     common = common_to_all_ranks(runners, tuning.ranks)

@@ -1,4 +1,4 @@
-"""What a node of a model's graph does, for those who move it or compute it again."""
+"""What a node of a model's graph does, and so whether it may be moved or computed again."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _VIEWS = (
     _aten.split,
     _aten.split_with_sizes,
 )
-_TURNS = (_aten.permute, _aten.transpose, _aten.t)
+_PERMUTES = (_aten.permute, _aten.transpose, _aten.t)
 # Copies may cast and broadcast, too.
 _MOVES = (_aten.cat, _aten.constant_pad_nd, _aten.copy, torch.ops.prims.rev)
 _INDICES = (torch.int64, torch.int32)
@@ -177,9 +177,9 @@ def is_view(node: torch.fx.Node) -> bool:
     return _packet(node) in _VIEWS
 
 
-def turns(node: torch.fx.Node) -> bool:
+def permutes(node: torch.fx.Node) -> bool:
     """Whether a node only gives dimensions another order."""
-    return _packet(node) in _TURNS
+    return _packet(node) in _PERMUTES
 
 
 def _packet(node: torch.fx.Node) -> Any:
@@ -301,6 +301,6 @@ def is_on_user_stream(node: torch.fx.Node) -> bool:
 
 
 def is_conjugated(node: torch.fx.Node) -> bool:
-    """Whether a value is conjugated, or negated, by a bit: who reads it is to do it."""
+    """Whether a value has a conjugate or negative bit, so that reading it conjugates it."""
     value = node.meta.get("val")
     return isinstance(value, torch.Tensor) and (value.is_conj() or value.is_neg())

@@ -78,7 +78,10 @@ def decompositions_without(ops: Collection[Any]) -> dict[Any, Callable[..., Any]
 
 
 def is_composite(name: str) -> bool:
-    """Whether graphs have what a function does in place of an op, and nobody knows which."""
+    """
+    Whether a CompositeImplicitAutograd kernel in Python replaces an op in graphs; PyTorch does
+    not tell which function that is.
+    """
     namespace, _, op = name.partition("::")
     if namespace in _COMPOSITE_OF_TORCH:
         return False

@@ -36,9 +36,9 @@ _APART, _NEAR = 1.5, 8
 _MOST_POWER = 4.0
 # A call that takes less is overhead, which does not grow yet.
 _OVERHEAD_MS = 0.02
-# Where growth cannot be told, who is so many times as slow as the best is no rival.
+# Where growth cannot be told, a candidate that is so many times as slow as the best is no rival.
 _HOPELESS = 8
-# Nor is, where it can be, who gets ahead at so many times the last size only.
+# Where it can be, one that gets ahead only at so many times the last size is none.
 _FAR = 64.0
 # What one call of each candidate may take at the next size.
 _LONGEST_MS = 500.0
@@ -90,7 +90,7 @@ def next_size(at: Mapping[int, Times], rules: ChoiceRules) -> int | None:
 
 
 def _rivals(before: Times, last: Times, rules: ChoiceRules) -> list[Pair]:
-    """Who may win at both of two sizes, the best at the second one first."""
+    """Times of the candidates that may win at both of two sizes, the best at the second first."""
     able = contenders(before, rules).keys() & contenders(last, rules).keys()
     pairs = [(before[index], last[index]) for index in able]
     timed = [

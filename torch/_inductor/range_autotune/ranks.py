@@ -169,7 +169,7 @@ def gather(value: Any, ranks: Ranks) -> list[Any]:
             "All ranks must compile the same program, within the timeout of the "
             "process group"
         ) from e
-    # Who has come here has read the last ones.
+    # All ranks have begun this exchange, so they have read the values of the last one.
     if exchanges.last_key is not None:
         with contextlib.suppress(RuntimeError):  # not every store can
             store.delete_key(exchanges.last_key)

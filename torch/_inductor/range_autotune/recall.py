@@ -1,4 +1,4 @@
-"""What an earlier process found out at sizes, in the timing cache."""
+"""Measurements of an earlier process, from the timing cache, and new ones for later ones."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 def recall(tuning: Tuning) -> bool:
     """
-    Finds what an earlier process found out, if that is all that there is to find out.
+    Decides by what an earlier process has measured; False if it has not measured all of it.
 
-    Candidates that failed there are out here, too; all are still in if something is missing.
+    Candidates that failed there are rejected here, too; if something is missing, none is.
     """
     standing = tuning.standing
     tuning.standing = standing.copied()
@@ -80,8 +80,8 @@ def _recall_times(tuning: Tuning) -> None:
 
 def _check_out(tuning: Tuning, competing: ContestedRange, findings: Findings) -> None:
     """
-    A candidate that was not called here had been rejected before, for what it did in a
-    range as ranges were then; as they are now, it must be rejected, too.
+    The earlier process did not call a candidate that it had rejected by then. If this one,
+    whose ranges may be others, has not rejected it, too, its time is missing.
 
     Raises:
         _NotKnown: if it is not.
@@ -131,8 +131,8 @@ def remember(
     For later processes.
 
     Args:
-        failed: who was found out not to run here, or not to compile; who else is out in the
-            range was not called.
+        failed: candidates that do not compile, or did not run here. Others that are out of
+            the range were not called.
     """
     out = tuning.standing.out_of(competing)
     if not (findings.times or findings.not_measured or out):
@@ -153,7 +153,7 @@ def may_have_kernel_configs(tuning: Tuning) -> bool:
     return not tuning.ranks and tuning.device.type != "cpu"
 
 
-def known_record(tuning: Tuning, index: int) -> ConfigRecord | None:
+def _known_record(tuning: Tuning, index: int) -> ConfigRecord | None:
     """What an earlier process found out about the configs of a candidate's kernels."""
     measurement, text = _measurement_of_record(tuning), tuning.standing.text_of(index)
     if measurement is None or text is None:
@@ -189,7 +189,7 @@ def _recall_kernel_configs(tuning: Tuning) -> None:
     records: dict[int, ConfigRecord] = {}
 
     def record_of(index: int) -> ConfigRecord:
-        record = known_record(tuning, index)
+        record = _known_record(tuning, index)
         if record is None:
             raise _NotKnown
         records[index] = record

@@ -21,8 +21,8 @@ from .node_kinds import (
     is_view,
     memory_of,
     memory_written,
+    permutes,
     shares_memory,
-    turns,
 )
 from .region_inputs import values_read
 from .write_ops import AS_VALUES
@@ -206,23 +206,23 @@ def writes_in_order_of_reads(nodes: Collection[torch.fx.Node]) -> bool:
     see where the matrix is a square.
     """
     written = written_by(nodes)
-    turned = {
+    transposed = {
         memory_of(read)
         for node in nodes
         for read in node.all_input_nodes
-        if memory_of(read) in written and _is_turned(read)
+        if memory_of(read) in written and _is_transposed(read)
     }
     given = (_others(n) if is_write(n) else values_read(n) for n in nodes)
-    return not any(memory_of(read) in turned for reads in given for read in reads)
+    return not any(memory_of(read) in transposed for reads in given for read in reads)
 
 
-def _is_turned(node: torch.fx.Node) -> bool:
+def _is_transposed(node: torch.fx.Node) -> bool:
     """
     Whether a value has dimensions in another order than the memory that it is in, and two
     are known to be as long as each other.
     """
     while shares_memory(node):
-        sizes = node.meta["val"].shape if turns(node) else ()
+        sizes = node.meta["val"].shape if permutes(node) else ()
         if any(statically_known_true(a == b) for a, b in combinations(sizes, 2)):
             return True
         node = node.all_input_nodes[0]
@@ -249,7 +249,7 @@ def _is_integer(node: torch.fx.Node) -> bool:
 
 
 def read_writes_at_source(nodes: Collection[torch.fx.Node]) -> None:
-    """Has those outside who read what a write of these returns read what it writes to."""
+    """Has nodes outside read the tensor that a write of these writes to, not its result."""
     for write in filter(is_write, nodes):
         write.replace_all_uses_with(
             write.args[0],  # type: ignore[arg-type]  # a node

@@ -74,7 +74,7 @@ class SettledKernel:
         kernel._cached_launcher = None
 
     def holds_for(self, kernel: CachingAutotuner) -> bool:
-        """Whether nobody has decided on it since."""
+        """Whether its config was not chosen by others since."""
         return kernel.launchers is self.kept
 
     @property

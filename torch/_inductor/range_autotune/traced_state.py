@@ -28,7 +28,7 @@ from .content_of_values import is_library
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-# Who reaches more has the rest left alone.
+# If more objects are reached than this, the rest are left alone.
 _MOST_OBJECTS = 2_000
 _DEFINITIONS = (types.FunctionType, types.ModuleType, type)
 _HOLD_NOTHING = (type(None), bool, int, float, complex, str, bytes)
