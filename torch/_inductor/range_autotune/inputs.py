@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 import torch
 
-from ..utils import convert_shape_to_inductor
+from .contract import layout_of
 from .free_memory import free_bytes
 from .functional_variants import registered_op
 from .limits import is_out_of_memory
@@ -27,6 +27,7 @@ from .size_points import concrete
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from .. import ir
     from .call_site import CallSite
     from .registration import InputGenFns
     from .size_conditions import Values
@@ -126,7 +127,7 @@ def _describe_input(
     node = site.inputs[index]
     if isinstance(node, sympy.Basic):
         return concrete(node, values)
-    spec = _spec(node, values)
+    spec = _spec(node.get_layout(), values)
     name = site.parameter_of(index)
     if name is not None and name in input_gen_fns:
         shaped = spec.make_zero()
@@ -147,21 +148,13 @@ def _describe_input(
     return dataclasses.replace(spec, places=min(places))
 
 
-def _spec(node: Any, values: Values) -> TensorSpec:
+def _spec(layout: ir.Layout, values: Values) -> TensorSpec:
     return TensorSpec(
-        tuple(concrete(s, values) for s in node.get_size()),
-        tuple(concrete(s, values) for s in node.get_stride()),
-        node.get_dtype(),
-        node.get_device(),
+        tuple(concrete(s, values) for s in layout.size),
+        tuple(concrete(s, values) for s in layout.stride),
+        layout.dtype,
+        layout.device,
     )
-
-
-def _spec_of_fake(tensor: torch.Tensor, values: Values) -> TensorSpec:
-    size, stride = (
-        tuple(concrete(s, values) for s in convert_shape_to_inductor(numbers))
-        for numbers in (tensor.shape, tensor.stride())
-    )
-    return TensorSpec(size, stride, tensor.dtype, tensor.device)
 
 
 def _fill(length: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -254,9 +247,10 @@ def _specs_of_call(
     site: CallSite, values: Values, outputs: Sequence[torch.Tensor]
 ) -> list[TensorSpec]:
     """Of a call's inputs, a copy of each that it updates, and its outputs."""
-    given = [site.inputs[i] for i in (*range(len(site.inputs)), *site.updated)]
-    specs = [_spec(node, values) for node in given if not isinstance(node, sympy.Basic)]
-    return specs + [_spec_of_fake(tensor, values) for tensor in outputs]
+    given = [*site.inputs, *(site.inputs[i] for i in site.updated)]
+    tensors = [node for node in given if not isinstance(node, sympy.Basic)]
+    layouts = [node.get_layout() for node in tensors] + [*map(layout_of, outputs)]
+    return [_spec(layout, values) for layout in layouts]
 
 
 def has_long_tensor(

@@ -37,7 +37,7 @@ from .preparing import as_for, prepare
 from .ranges import fill_gaps, Segment
 from .recall import recall
 from .regions import form_regions
-from .report import log_header, log_kernel_configs, log_winners
+from .report import log_header, log_winners
 from .size_conditions import hint, size_bounds
 from .stale_code import note_lowered
 from .symbolic_graphs import copied, inline_subgraph_to_ir_nodes
@@ -251,8 +251,7 @@ def _measure_and_choose(tuning: Tuning) -> tuple[Segment[Winner], ...]:
         if tuning.device.type != "cpu":
             torch.get_device_module(tuning.device).empty_cache()
     winners = choose_winners(tuning.measured, tuning.choice_rules())
-    log_winners(tuning, tuning.measured, winners)
-    log_kernel_configs(winners, tuning.kernel_configs)
+    log_winners(tuning, winners)
     configured = with_configs(winners, tuning.kernel_configs)
     return fill_gaps(configured, tuning.bounds, Winner(FALLBACK_INDEX))
 

@@ -88,18 +88,18 @@ def log_header(tuning: Tuning) -> None:
     log.info("Dispatch dimension: %s", tuning.table.dim)
 
 
-def log_winners(
-    tuning: Tuning,
-    measured: Sequence[RangeTimes],
-    winners: Sequence[Segment[int]],
-) -> None:
-    """The log block of one op: winners at INFO, times at DEBUG."""
-    _log_cuts(tuning, measured)
-    rows = [(r, _winner_in(winners, r.sizes)) for r in measured]
+def log_winners(tuning: Tuning, winners: Sequence[Segment[int]]) -> None:
+    """The log block of one op: winners at INFO, times and kernels' configs at DEBUG."""
+    _log_cuts(tuning)
+    rows = [(r, _winner_in(winners, r.sizes)) for r in tuning.measured]
     for row, winner in rows:
         _log_choice(tuning, row, winner)
-    if tuning.table is None:
-        return
+    if tuning.table is not None:
+        _log_summary(tuning, rows)
+    _log_kernel_configs(winners, tuning.kernel_configs)
+
+
+def _log_summary(tuning: Tuning, rows: Sequence[tuple[RangeTimes, int]]) -> None:
     log.info("=== Range-based Autotuning Summary for %s ===", tuning.name)
     for row, winner in rows:
         log.info("  Range %s: %s", row.sizes, tuning.standing.name_of(winner))
@@ -118,7 +118,7 @@ def _gaps(tuning: Tuning) -> list[DimRange]:
     return [segment.sizes for segment in filled if not segment.value]
 
 
-def log_kernel_configs(
+def _log_kernel_configs(
     winners: Sequence[Segment[int]], configs: Sequence[Segment[KernelConfigs]]
 ) -> None:
     """Where a winner's kernels change their configs; which ones they have at DEBUG."""
@@ -131,12 +131,12 @@ def log_kernel_configs(
                 log.debug("  Kernel %s in range %s: %s", kernel, part.sizes, text)
 
 
-def _log_cuts(tuning: Tuning, measured: Sequence[RangeTimes]) -> None:
+def _log_cuts(tuning: Tuning) -> None:
     """Of ranges that are in pieces."""
     for competing in tuning.standing.ranges:
         starts = [
             row.sizes.start
-            for row in measured
+            for row in tuning.measured
             if row.sizes.start in competing.sizes and row.sizes != competing.sizes
         ]
         if cuts := ", ".join(map(str, starts[1:])):
