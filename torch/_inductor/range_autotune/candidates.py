@@ -43,7 +43,8 @@ class TracedCandidate:
             that may be slower; else None.
         kernel_configs: of its kernels in one part of a range, see ``kernel_config_ranges``.
         known: what its ranges say of the size, where that is more than is known anyway.
-        optional_guards: whether it was traced with what torch asks only to do better.
+        optional_guards: whether tracing asked for guards that torch can do without, at the
+            price of slower code.
     """
 
     candidate: Candidate

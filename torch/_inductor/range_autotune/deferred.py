@@ -192,9 +192,9 @@ def _own_buffers(
     results: Sequence[ir.TensorBox], stand_ins: Sequence[Any], made: Sequence[ir.Buffer]
 ) -> list[tuple[ir.Buffer, ir.ReinterpretView | None]]:
     """
-    A buffer for each result that nothing else is, and the view of it that the result is.
+    For each result a buffer of its own, and the view of it that the result is, if it is one.
 
-    Results that are something else, such as a view of an input, are copied.
+    Results that have none, such as a view of an input, are copied.
 
     Args:
         results: realized, with the strides of their stand-ins.
@@ -237,7 +237,7 @@ def _starts_at_base(buffer: ir.Buffer, view: ir.ReinterpretView | None) -> bool:
 def _hand_on(
     stand_ins: Sequence[DeferredBuffer], operations: Sequence[ir.Operation]
 ) -> None:
-    """What a graph knows of operations that stood for others holds for these."""
+    """Has the graph know of operations what it knows of the stand-ins that they replace."""
     graph = V.graph
     names = [operation.get_operation_name() for operation in operations]
     for stand_in in stand_ins:

@@ -37,9 +37,9 @@ def outside_of_compilation() -> Iterator[None]:
 
 def with_own_bundle(compile_graph: Callable[..., Any]) -> Callable[..., Any]:
     """
-    Of what compiles a graph, Inductor's ``_compile_fx_inner``: Triton kernels are bundled
-    for its own cache entry, and none for that of a graph that is being compiled around it.
-    In one thread: others would take turns with the one bundle of the process.
+    Decorates Inductor's ``_compile_fx_inner``: Triton kernels of an inner compilation are
+    bundled for its own cache entry, and not for that of the graph compiled around it. Not for
+    compilations in several threads, which share the one bundle of the process.
     """
 
     @functools.wraps(compile_graph)

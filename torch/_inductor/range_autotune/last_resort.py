@@ -43,8 +43,8 @@ _made: contextvars.ContextVar[list[bool]] = contextvars.ContextVar("custom_op_ch
 
 def with_last_resort(compile_graph: Callable[..., Any]) -> Callable[..., Any]:
     """
-    Of what compiles a graph, Inductor's ``codegen_and_compile``: makes a second try, without
-    choices, if the first one fails behind them. The FX graph cache does not keep that.
+    Decorates Inductor's ``codegen_and_compile``: compiles the graph again, without choices, if
+    it fails after they were made. The FX graph cache does not keep the result of that.
 
     Graphs without registered ops have none, though they may be compiled while others' are
     made. What fails before, such as an input generator of the user's, is raised; also where

@@ -34,10 +34,10 @@ def tag(operations: Sequence[Any], patches: Mapping[str, Any]) -> None:
 
 def under_config_of_operations(codegen: Callable[..., Any]) -> Callable[..., Any]:
     """
-    Generates a kernel under the config of its operations, from the start.
+    Decorates what generates a kernel, to do so under the config of the kernel's operations.
 
-    Inductor applies it to a kernel's text, when it has chosen between a loop and a
-    persistent, cooperative or multi-kernel reduction.
+    Inductor applies that config later, to the kernel's text, when it has already chosen between
+    a loop and a persistent, cooperative or multi-kernel reduction.
 
     Args:
         codegen: a method of ``SIMDScheduling`` whose first argument is a node of the

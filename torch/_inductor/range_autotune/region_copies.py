@@ -29,8 +29,8 @@ def is_free(node: torch.fx.Node) -> bool:
 
 def with_copies(nodes: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:
     """
-    A region with copies of nodes that may as well be computed by who else reads them, as
-    where the op is not registered; those stay outside.
+    A region's nodes, with copies in place of those that readers outside can compute for
+    themselves, as where the op is not registered; the originals stay outside.
 
     Args:
         nodes: in the order of the graph, which gets the copies.

@@ -152,8 +152,9 @@ def take_lowered() -> frozenset[str]:
 
 def tracked(post_compile: Callable[..., None]) -> Callable[..., None]:
     """
-    Of a compiled graph's ``post_compile``, which runs for new ones and those from caches:
-    remembers which ops it has, and drops it in its first call if it is stale by then.
+    Decorates a compiled graph's ``post_compile``, which runs for new graphs and for those from
+    caches: remembers which ops the graph has, and drops it in its first call if it is stale by
+    then.
 
     The graph has ``lowered_ops``, from ``take_lowered``, and a ``current_callable``.
     """

@@ -126,7 +126,7 @@ def _compilers_of_this_thread(graph: GraphLowering) -> AbstractContextManager[An
 
 
 class TrustsInputs:
-    """Of lowerings of graphs within another, which has checked what it gives them."""
+    """Mixin for lowerings of graphs inside another one, which has checked what it passes."""
 
     bound_unbacked_symbols: OrderedSet[sympy.Symbol]
 
@@ -165,8 +165,8 @@ def generate_module(
         fake_inputs: one for each placeholder; symbolic if ``symbols`` is not empty.
         symbols: all in the inputs' sizes; their values are the module's first arguments.
         config_patches: Inductor config to lower under; of the operations' kernels, too.
-        optional_guards: whether conditions may be those without which the code is valid,
-            but another.
+        optional_guards: whether Inductor may ask for guards that it can do without, at the
+            price of slower code.
     """
     counters["inductor"]["subgraph_modules_generated"] += 1
     graph = _module_lowering()(
