@@ -53,11 +53,31 @@ class TestFallback(CallTestCase):
         self.assertEqual(len(outputs.tensors), 3)
         self.assertEqual(outputs.spec, pytree.tree_structure((0, [0, 0])))
 
+    def test_what_is_no_tensor_is_in_no_graph(self):
+        fallback, outputs = self.trace(
+            "f(Tensor x) -> (Tensor, int, Tensor?, SymInt, bool, Tensor)",
+            lambda x: (x * 1, 3, None, 2 * x.shape[0], True, x + 1),
+        )
+        self.assertEqual(len(outputs.tensors), 2)
+        self.assertEqual(len(fallback.graph.graph.output_node().args[0]), 2)
+        nested = outputs.nested(["a", "b"])
+        self.assertEqual(nested, ("a", 3, None, 2 * self.s0, True, "b"))
+        self.assertEqual(outputs.without_known(nested), ["a", "b"])
+
     def test_no_tensor(self):
         self.assert_raises_inline(
             CandidateError,
-            lambda: self.trace("f(Tensor x) -> (Tensor, int)", lambda x: (x * 1, 3)),
-            """it returns a int, not a tensor""",
+            lambda: self.trace("f(Tensor x) -> (int, Tensor?)", lambda x: (3, None)),
+            """it returns no tensor""",
+        )
+
+    def test_a_result_that_is_neither_tensor_nor_integer(self):
+        self.assert_raises_inline(
+            CandidateError,
+            lambda: self.trace(
+                "f(Tensor x) -> (Tensor, float)", lambda x: (x * 1, 0.5)
+            ),
+            """it returns a float, no tensor or integer or None""",
         )
 
 
@@ -122,6 +142,53 @@ class TestCandidate(CallTestCase):
         self.assertTrue(traced.calls_python)
         (node,) = traced.graph.graph.find_nodes(op="call_function", target=inner)
         self.assertNotIn("should_fallback", node.meta)
+
+    def reason_of_result(self, given, expected, kind):
+        """Of one that returns another second result than the op, neither of them a tensor."""
+        op = self.op_with_fake(
+            f"{kind.lower().strip('?')}(Tensor x) -> (Tensor, {kind})",
+            lambda x: (torch.empty_like(x), expected(x)),
+        )
+        reason = self.reason(lambda x: (x * 2, given(x)), op=op)
+        return reason.replace(str(self.s0), "s0")
+
+    def test_same_numbers_and_none(self):
+        op = self.op_with_fake(
+            "g(Tensor x) -> (Tensor, SymInt, Tensor?, bool)",
+            lambda x: (torch.empty_like(x), x.shape[0] * x.shape[1], None, True),
+        )
+        targets = self.targets(lambda x: (x * 2, x.numel(), None, True), op=op)
+        self.assertEqual(targets, [aten.mul.Tensor])
+
+    def test_another_number(self):
+        self.assertExpectedInline(
+            self.reason_of_result(lambda x: x.shape[0], lambda x: x.numel(), "SymInt"),
+            """output 1 is s0, the op's is 4*s0""",
+        )
+
+    def test_number_that_is_the_op_s_at_one_size_only(self):
+        self.assertExpectedInline(
+            self.reason_of_result(lambda x: x.shape[0], lambda x: 100, "int"),
+            """output 1 is s0, the op's is 100""",
+        )
+
+    def test_integer_for_a_switch(self):
+        self.assertExpectedInline(
+            self.reason_of_result(lambda x: 1, lambda x: True, "bool"),
+            """output 1 is 1, the op's is True""",
+        )
+
+    def test_tensor_where_the_op_has_none(self):
+        self.assertExpectedInline(
+            self.reason_of_result(lambda x: x + 1, lambda x: None, "Tensor?"),
+            """output 1 is a tensor, the op's is None""",
+        )
+
+    def test_none_where_the_op_has_a_tensor(self):
+        self.assertExpectedInline(
+            self.reason_of_result(lambda x: None, lambda x: x + 1, "Tensor?"),
+            """output 1 is None, not a tensor""",
+        )
 
     def test_strides_are_pinned_to_the_ops(self):
         traced = self.trace(lambda x: x.t().contiguous().t())

@@ -14,7 +14,6 @@ from typing import Any, TYPE_CHECKING
 
 from torch._inductor.lowering import validate_ir
 from torch._inductor.select_algorithm import ExternKernelChoice
-from torch.utils import _pytree as pytree
 
 from torch._inductor import ir
 from torch._inductor.range_autotune.call_site import CallSite
@@ -249,7 +248,7 @@ def autotune_custom_op(
     results = emit(tuning, winners)
     winner = tuning.standing.traced[winners[0].value.index]
     choice = _winning_choice(winner, tuning, inputs)
-    return pytree.tree_unflatten(results, tuning.outputs.spec), choice
+    return tuning.outputs.nested(results), choice
 
 
 def _check_decompositions(

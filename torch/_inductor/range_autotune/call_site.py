@@ -17,7 +17,7 @@ from ..virtualized import V
 from .errors import NotTunable
 from .graph_text import graph_text, node_numbers, SymbolNames, value_text
 from .guards import replaced
-from .node_kinds import is_conjugated
+from .node_kinds import is_conjugated, is_number
 from .region_inputs import places_given, updated_inputs, written_outputs
 from .signatures import all_arguments
 from .site_inputs import (
@@ -253,7 +253,7 @@ class CallSite:
     def _is_tensor(self, leaf: Any) -> bool:
         if isinstance(leaf, Slot):
             return isinstance(self.inputs[leaf.index], ir.TensorBox)
-        return isinstance(leaf, Inner)
+        return isinstance(leaf, Inner) and not is_number(leaf.node)
 
     def parameter_of(self, index: int) -> str | None:
         """The argument that holds an input; None if only the op's neighbours read it."""
@@ -290,8 +290,10 @@ class CallSite:
             if isinstance(leaf, Slot):
                 return f"input {leaf.index}"
             if isinstance(leaf, Inner):
-                strides = convert_shape_to_inductor(leaf.node.meta["val"].stride())
-                return f"n{numbers[leaf.node]} strides {[*map(symbols, strides)]}"
+                made = leaf.node
+                strides = () if is_number(made) else made.meta["val"].stride()
+                shown = [*map(symbols, convert_shape_to_inductor(strides))]
+                return f"n{numbers[made]} strides {shown}"
             return value_text(leaf, symbols)
 
         lines += [

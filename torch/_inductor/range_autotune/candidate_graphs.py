@@ -2,7 +2,8 @@
 Each candidate of a call site as one symbolic graph, or the reason why it has none.
 
 The op's own fake kernel is the contract: number, shape, dtype and device of the outputs
-must be provably equal to it; strides may differ and are brought to the op's on lowering.
+must be provably equal to it, and so must results that are no tensors, which no graph
+returns; strides may differ and are brought to the op's on lowering.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import itertools
 import logging
 import textwrap
 from typing import Any, TYPE_CHECKING, TypeVar
@@ -37,10 +37,10 @@ from .contract import (
     check_graph,
     check_outputs,
     copy_returned_inputs,
-    output_values,
     Outputs,
     pin_strides,
     refusing_writes_to,
+    tensors_among,
     with_own_memory,
 )
 from .eager_strides import with_eager_strides
@@ -80,6 +80,7 @@ def trace_fallback(site: CallSite) -> tuple[TracedCandidate, Outputs]:
     Raises:
         CandidateError: if the op's own fake kernel does not give one.
     """
+    results: list[Any] = []
     nestings: list[pytree.TreeSpec] = []
     of_ops: dict[int, tuple[Any, ...]] = {}
 
@@ -93,20 +94,17 @@ def trace_fallback(site: CallSite) -> tuple[TracedCandidate, Outputs]:
     def call(*leaves: Any) -> list[Any]:
         ops = [functools.partial(call_op, i) for i in range(len(site.calls))]
         flat, nesting = pytree.tree_flatten(site.run(leaves, *ops))
+        results[:] = flat
         nestings.append(nesting)
-        return flat
+        return tensors_among(flat)
 
     eager = {call.op for call in site.calls}
     try:
         graph, _ = _with_few_guards(None, lambda: _trace(call, site, eager))
     except _ShapeEnvGuardError as e:
         raise CandidateError(f"it guards on a size itself: {e}") from e
-    tensors = tuple(output_values(graph))
-    for value in (*itertools.chain(*of_ops.values()), *tensors):
-        if not isinstance(value, torch.Tensor):
-            raise CandidateError(f"it returns a {type(value).__name__}, not a tensor")
-    contracts = tuple(of_ops[i] for i in range(len(site.calls)))
-    outputs = Outputs(tensors, nestings[-1], contracts)
+    contracts = [of_ops[i] for i in range(len(site.calls))]
+    outputs = Outputs.from_call(results, nestings[-1], contracts)
     return TracedCandidate(FALLBACK, graph), outputs
 
 
@@ -292,9 +290,7 @@ def _candidate_graphs(
         apart: see ``trace_candidate``.
     """
 
-    def checked(
-        call_impl: OpCall, of: CallSite, contract: Sequence[torch.Tensor]
-    ) -> OpCall:
+    def checked(call_impl: OpCall, of: CallSite, contract: Sequence[Any]) -> OpCall:
         def call_op(values: dict[str, Any]) -> Any:
             given = with_eager_strides(of, values)
             given = _all_apart(given) if apart else given
@@ -311,7 +307,7 @@ def _candidate_graphs(
 
     def call(*leaves: Any) -> list[Any]:
         ops = map(checked, call_impls, site.calls, outputs.of_ops)
-        return pytree.tree_leaves(site.run(leaves, *ops))
+        return tensors_among(pytree.tree_leaves(site.run(leaves, *ops)))
 
     traced = _trace(call, site, eager)
     graph = optimized(traced)

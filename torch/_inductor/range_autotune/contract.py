@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+from types import NoneType
 from typing import Any, TYPE_CHECKING
 
 import sympy
@@ -14,7 +15,7 @@ from torch.utils import _pytree as pytree
 import torch
 
 from .. import ir
-from ..utils import convert_shape_to_inductor
+from ..utils import convert_shape_to_inductor, convert_symint_to_expr
 from ..virtualized import V
 from .captures import captured_tensors
 from .control_flow import copy_for_output
@@ -32,17 +33,60 @@ if TYPE_CHECKING:
 @dataclasses.dataclass(frozen=True)
 class Outputs:
     """
-    What a call site returns: fake tensors with symbolic sizes.
+    What a call site returns: fake tensors with symbolic sizes, and what is known anyway.
 
     Args:
         tensors: what its graph returns, flat.
-        spec: how they are nested.
+        spec: how all results are nested.
         of_ops: what each op itself returns, flat; the contract of every candidate.
+        known: results that are no tensors, by place among all: None, an integer, or a
+            sympy expression.
     """
 
     tensors: tuple[torch.Tensor, ...]
     spec: pytree.TreeSpec
-    of_ops: tuple[tuple[torch.Tensor, ...], ...]
+    of_ops: tuple[tuple[Any, ...], ...]
+    known: Mapping[int, Any] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def from_call(
+        cls,
+        results: Sequence[Any],
+        spec: pytree.TreeSpec,
+        of_ops: Sequence[Sequence[Any]],
+    ) -> Outputs:
+        """
+        Args:
+            results: of a call site where each op runs itself, flat.
+
+        Raises:
+            CandidateError: for a result that no graph can be given, or if none is a tensor.
+        """
+        for value in itertools.chain(results, *of_ops):
+            if not isinstance(value, torch.Tensor | int | torch.SymInt | NoneType):
+                kind = type(value).__name__
+                raise CandidateError(
+                    f"it returns a {kind}, no tensor or integer or None"
+                )
+        if not (tensors := tensors_among(results)):
+            raise CandidateError("it returns no tensor")
+        known = {
+            i: convert_symint_to_expr(value)  # type: ignore[arg-type]  # or None
+            for i, value in enumerate(results)
+            if not isinstance(value, torch.Tensor)
+        }
+        return cls(tuple(tensors), spec, tuple(map(tuple, of_ops)), known)
+
+    def nested(self, made: Iterable[Any]) -> Any:
+        """What stands for the tensors, and what is known, nested as the call site's results."""
+        flat = [*made]
+        for place, value in sorted(self.known.items()):
+            flat.insert(place, value)
+        return pytree.tree_unflatten(flat, self.spec)
+
+    def without_known(self, results: Iterable[Any]) -> list[Any]:
+        """Of what stands for all results, flat, that for the tensors."""
+        return [result for i, result in enumerate(results) if i not in self.known]
 
     @property
     def device(self) -> torch.device:
@@ -72,26 +116,35 @@ def main_device(devices: Iterable[torch.device]) -> torch.device:
     return next((d for d in (first, *rest) if d.type != "cpu"), first)
 
 
-def output_values(graph: torch.fx.GraphModule) -> list[Any]:
-    """What a graph returns: fake tensors, or what is no tensor."""
-    results: Any = graph.graph.output_node().args[0]
-    return [
-        node.meta["val"] if isinstance(node, torch.fx.Node) else node
-        for node in results
-    ]
+def tensors_among(results: Iterable[Any]) -> list[torch.Tensor]:
+    """The results of a call, flat, that a graph has to compute."""
+    return [result for result in results if isinstance(result, torch.Tensor)]
 
 
-def check_outputs(values: Sequence[Any], expected: Sequence[torch.Tensor]) -> None:
+def check_outputs(values: Sequence[Any], expected: Sequence[Any]) -> None:
     """Raises CandidateError unless fake ``values`` are as the op's own."""
     if len(values) != len(expected):
         raise CandidateError(
             f"it returns {len(values)} outputs, the op {len(expected)}"
         )
     for i, (value, wanted) in enumerate(zip(values, expected)):
-        _check_output(i, value, wanted)
+        if isinstance(wanted, torch.Tensor):
+            _check_tensor(i, value, wanted)
+        elif not _is_same(value, wanted):
+            got = "a tensor" if isinstance(value, torch.Tensor) else repr(value)
+            raise CandidateError(f"output {i} is {got}, the op's is {wanted!r}")
 
 
-def _check_output(index: int, value: Any, expected: torch.Tensor) -> None:
+def _is_same(value: Any, expected: int | torch.SymInt | None) -> bool:
+    """Whether what should be no tensor is provably what the op returns."""
+    if not (
+        type(value) in (int, torch.SymInt) and type(expected) in (int, torch.SymInt)
+    ):
+        return value is expected
+    return known_equal([value], [expected])
+
+
+def _check_tensor(index: int, value: Any, expected: torch.Tensor) -> None:
     if not isinstance(value, torch.Tensor):
         raise CandidateError(f"output {index} is {value!r}, not a tensor")
     for what in ("dtype", "device"):

@@ -10,7 +10,6 @@ from typing import Any, TYPE_CHECKING
 
 from torch._C import _AutoDispatchBelowAutograd, _DisablePythonDispatcher
 from torch._dynamo.utils import preserve_rng_state
-from torch.utils import _pytree as pytree
 
 import torch
 
@@ -78,7 +77,8 @@ def lower_call(
             raise NotTunable("it runs on a stream of the user's")
         if makes_sizes(V.graph.current_node):
             raise NotTunable(
-                "its result's size depends on data, anew in each candidate"
+                "what it returns, or the size of that, depends on data, anew in each "
+                "candidate"
             )
         op = variant_of(registration.op) or registration.op
         site = CallSite.from_call(op, args, kwargs)
@@ -167,7 +167,7 @@ def _tune(
                 lowered_as_registered(ops),
                 config.patch(defer_custom_op_choices=False),
             ):
-                parts = lower_in_parts(site.inputs)
+                parts = tuning.outputs.without_known(lower_in_parts(site.inputs))
             return with_strides_of(tuning.outputs, parts, realized, site)
         tuning.standing.tell()
         return emit(tuning, winners, realized)
@@ -176,7 +176,7 @@ def _tune(
         results = defer(tuning, functools.partial(settle, realized=True))
     else:
         results = settle()
-    return pytree.tree_unflatten(results, tuning.outputs.spec)
+    return tuning.outputs.nested(results)
 
 
 def _is_better_in_parts(tuning: Tuning, wide: bool = False) -> bool:

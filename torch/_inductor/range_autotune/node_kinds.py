@@ -188,6 +188,8 @@ def _packet(node: torch.fx.Node) -> Any:
 
 def is_made_of_sizes(node: torch.fx.Node) -> bool:
     """Whether a tensor depends on sizes and constants only, such as a causal mask."""
+    if is_number(node):
+        return False
     return all(_packet(source) in _FACTORIES for source in _sources(node))
 
 

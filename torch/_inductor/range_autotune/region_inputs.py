@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from .node_kinds import indexed, is_view, memory_of
+from .node_kinds import indexed, is_number, is_view, memory_of
 from .write_ops import stands_for_write
 
 
@@ -36,12 +36,15 @@ def _tells_where(index: torch.fx.Node, user: torch.fx.Node) -> bool:
 
 
 def written_outputs(graph: torch.fx.Graph) -> dict[int, int]:
-    """Of a region's graph, outputs that are written: by index, which input is written to."""
+    """
+    Of a region's graph, outputs that are written: by index among the tensors, which input is
+    written to.
+    """
     inputs = graph.find_nodes(op="placeholder")
     returned: Any = graph.output_node().args[0]
     return {
         i: inputs.index(memory_of(node.args[0]))
-        for i, node in enumerate(returned)
+        for i, node in enumerate(node for node in returned if not is_number(node))
         if stands_for_write(node)
     }
 
