@@ -13,6 +13,7 @@ from test_custom_op_autotune import (
     best_by_range,
     compile_at,
     define_op,
+    DEVICE,
     first_before_op,
     identity_op,
     made_up_times,
@@ -22,7 +23,9 @@ from test_custom_op_autotune import (
     RANGES,
 )
 from test_custom_op_uses import register
+from torch._dynamo.utils import counters
 from torch._inductor.test_case import run_tests
+from torch._inductor.utils import fresh_cache
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
@@ -35,6 +38,11 @@ from torch._inductor.range_autotune.candidate_indices import FALLBACK_INDEX
 from torch._inductor.range_autotune.times import Failure, Timing
 
 
+# Which candidate runs at which size; from 2048 on the op itself, which has none.
+MARKERS = {2: 1, 511: 1, 512: 2, 2047: 2, 2048: 0, 9000: 0}
+WITHOUT_OP = {**MARKERS, 2048: 3, 9000: 3}
+
+
 def with_number(marker):
     """What returns its argument plus a marker, and three times its rows."""
 
@@ -44,12 +52,12 @@ def with_number(marker):
     return fn
 
 
-def number_op():
+def number_op(ranges=RANGES[:2]):
     """An op that returns a number beside a tensor; its own result is its argument."""
     op = define_op(
         with_number(0), lambda x: (torch.empty_like(x), x.shape[0] + 2 * x.shape[0])
     )
-    register(op, *map(with_number, (1, 2, 3)), ranges=RANGES)
+    register(op, *map(with_number, (1, 2, 3)[: len(ranges)]), ranges=ranges)
     return op
 
 
@@ -63,10 +71,10 @@ MODELS = {
 
 
 class TestNumbers(AutotuneTestCase):
-    def check(self, model, op):
+    def check(self, model, op, markers=MARKERS):
         with made_up_times(best_by_range):
             compiled = compile_at(lambda x: model(x, op), ramp(128, 4))
-        for size, marker in {2: 1, 511: 1, 512: 2, 2047: 2, 2048: 3, 9000: 3}.items():
+        for size, marker in markers.items():
             x = ramp(size, 4)
             with no_recompile:
                 self.assertEqual(compiled(x), model(x, with_number(marker)))
@@ -83,7 +91,61 @@ class TestNumbers(AutotuneTestCase):
     @parametrize("use", ["returned", "read on both sides"])
     @config.patch(cpp_wrapper=True)
     def test_cpp_wrapper(self, use):
-        self.check(MODELS[use], number_op())
+        """There the op itself cannot be called, with a registration or without."""
+        self.check(MODELS[use], number_op(RANGES), WITHOUT_OP)
+
+    def test_ahead_of_time(self):
+        op = number_op(RANGES)
+
+        class Model(torch.nn.Module):
+            def forward(self, x):
+                y, n = op(x)
+                return y * n, torch.ones(n)
+
+        size = torch.export.Dim("size", min=2, max=100_000)
+        exported = torch.export.export(
+            Model(), (ramp(128, 4),), dynamic_shapes=({0: size},)
+        )
+        with made_up_times(best_by_range):
+            package = torch._inductor.aoti_compile_and_package(exported)
+        loaded = torch._inductor.aoti_load_package(package)
+        for size, marker in WITHOUT_OP.items():
+            x = ramp(size, 4)
+            y, n = with_number(marker)(x)
+            self.assertEqual(loaded(x), (y * n, torch.ones(n, device=DEVICE)))
+
+    def test_code_from_the_cache(self):
+        """The number follows from the size there, too."""
+        op = number_op()
+        with fresh_cache():
+            self.check(MODELS["read on both sides"], op)
+            torch._dynamo.reset()
+            self.check(MODELS["read on both sides"], op)
+        self.assertEqual(counters["inductor"]["fxgraph_cache_hit"], 1)
+
+    def test_training(self):
+        """The op is differentiable in its tensor, and its backward pass reads the number."""
+        op = number_op()
+
+        def save(ctx, inputs, output):
+            ctx.n = output[1]
+
+        op.register_autograd(lambda ctx, grad, _: grad * ctx.n, setup_context=save)
+
+        def fn(x):
+            y, n = op(x.sin())
+            return y * n
+
+        with made_up_times(best_by_range):
+            compiled = compile_at(fn, ramp(128, 4).requires_grad_())
+        for size, marker in MARKERS.items():
+            x, wanted = (ramp(size, 4).div(size).requires_grad_() for _ in range(2))
+            with no_recompile:
+                result = compiled(x)
+                result.sum().backward()
+            fn(wanted).sum().backward()
+            self.assertEqual(result, fn(wanted) + marker * 3 * size)
+            self.assertEqual(x.grad, wanted.grad)
 
     def test_written_behind(self):
         """A number among the region's outputs, in front of one that is written to an input."""
@@ -100,7 +162,7 @@ class TestNumbers(AutotuneTestCase):
                 *(ramp(128, 4), ramp(128, 4)),
                 dims=((0, 0), (1, 0)),
             )
-        for size, marker in {2: 1, 512: 2, 9000: 3}.items():
+        for size, marker in MARKERS.items():
             x, cache, expected = (ramp(size, 4) for _ in range(3))
             wanted = model(x, expected, with_number(marker))
             self.assertEqual(compiled(x, cache), wanted)
@@ -112,9 +174,7 @@ class TestNumbers(AutotuneTestCase):
             return x * n
 
         first, second = number_op(), define_op(times, lambda x, n: torch.empty_like(x))
-        register(
-            second, lambda x, n: (x + 1) * n, lambda x, n: (x + 2) * n, ranges=RANGES
-        )
+        register(second, lambda x, n: (x + 1) * n, lambda x, n: (x + 2) * n)
 
         def model(x, op, then):
             y, n = op(x)
@@ -126,7 +186,7 @@ class TestNumbers(AutotuneTestCase):
             mock.patch.object(measure_ranges, "time_candidates", first_before_op),
         ):
             compiled = compile_at(lambda x: model(x, first, second), ramp(128, 4))
-        for size in (2, 511, 512, 9000):
+        for size in (2, 511, 512, 2047):
             x = ramp(size, 4)
             with no_recompile:
                 wanted = model(x, with_number(1), lambda y, n: (y + 1) * n)
@@ -135,7 +195,7 @@ class TestNumbers(AutotuneTestCase):
     def test_ops_in_a_row_that_fail_together(self):
         """They are decided one by one then, behind the lowering of what reads the number."""
         first, second = number_op(), identity_op()
-        register(second, plus(10), ranges=RANGES)
+        register(second, plus(10))
 
         def model(x, op, then):
             y, n = op(x)
@@ -149,7 +209,7 @@ class TestNumbers(AutotuneTestCase):
 
         with mock.patch.object(measure_ranges, "time_candidates", times):
             compiled = compile_at(lambda x: model(x, first, second), ramp(128, 4))
-        for size in (2, 511, 512, 9000):
+        for size in (2, 511, 512, 2047):
             x = ramp(size, 4)
             with no_recompile:
                 wanted = model(x, with_number(1), plus(10))
@@ -157,6 +217,77 @@ class TestNumbers(AutotuneTestCase):
 
 
 instantiate_parametrized_tests(TestNumbers)
+
+
+class TestNone(AutotuneTestCase):
+    def masked_op(self):
+        """Two gradients, the second if it is asked for; an implementation for each range."""
+        op = torch.library.custom_op(
+            "autotuned_results::masked",
+            lambda x, both: (x + 0, x * 2 if both else None),
+            mutates_args=(),
+            schema="(Tensor x, bool both) -> (Tensor, Tensor?)",
+        )
+        op.register_fake(
+            lambda x, both: (torch.empty_like(x), torch.empty_like(x) if both else None)
+        )
+
+        def marked(marker):
+            return lambda x, both: (x + marker, x * 2 + marker if both else None)
+
+        register(op, *map(marked, (1, 2)))
+        return op, marked
+
+    @parametrize("both", (True, False))
+    def test_result_that_is_asked_for(self, both):
+        op, marked = self.masked_op()
+        with made_up_times(best_by_range):
+            compiled = compile_at(lambda x: op(x.abs(), both), ramp(128, 4))
+        for size, marker in MARKERS.items():
+            x = ramp(size, 4)
+            with no_recompile:
+                self.assertEqual(compiled(x), marked(marker)(x, both))
+
+    def test_backward_of_a_norm_whose_weight_is_frozen(self):
+        op = torch.ops.aten.native_layer_norm_backward.default
+
+        def marked(marker):
+            def impl(
+                grad_out, x, normalized_shape, mean, rstd, weight, bias, output_mask
+            ):
+                grad, normal = grad_out * weight, (x - mean) * rstd
+                by_normal = (grad * normal).mean(-1, keepdim=True) * normal
+                grad = rstd * (grad - grad.mean(-1, keepdim=True) - by_normal)
+                return grad + marker, None, None
+
+            return impl
+
+        register(op, *map(marked, (1, 2)), tensor_name="input")
+        weight = torch.arange(4.0, device=DEVICE)
+
+        def fn(x):
+            return torch.nn.functional.layer_norm(x, (4,), weight)
+
+        def step(fn, x):
+            (fn(x) * x.detach()).sum().backward()
+            return x.grad
+
+        def make(size):
+            return ramp(size, 4).sin().requires_grad_()
+
+        compiled = torch.compile(fn)
+        x = make(128)
+        torch._dynamo.mark_dynamic(x, 0)
+        with made_up_times(best_by_range):
+            step(compiled, x)
+        for size, marker in MARKERS.items():
+            with no_recompile:
+                grad = step(compiled, make(size))
+            self.assertEqual(grad, step(fn, make(size)) + marker)
+
+
+instantiate_parametrized_tests(TestNone)
+
 
 if __name__ == "__main__":
     run_tests()
