@@ -64,6 +64,14 @@ class TestFallback(CallTestCase):
         self.assertEqual(nested, ("a", 3, None, 2 * self.s0, True, "b"))
         self.assertEqual(outputs.without_known(nested), ["a", "b"])
 
+    def test_attention(self):
+        """None for the lengths of sequences in a batch, which it has not, and the longest ones."""
+        query = self.tensor([2, 4, self.s0, 16], dtype=torch.float16)
+        op = aten._scaled_dot_product_flash_attention.default
+        site = CallSite.from_call(op, (query, query, query), {})
+        _, outputs = trace_fallback(site)
+        self.assertEqual(outputs.known, {2: None, 3: None, 4: self.s0, 5: self.s0})
+
     def test_no_tensor(self):
         self.assert_raises_inline(
             CandidateError,
