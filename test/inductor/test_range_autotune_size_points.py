@@ -101,6 +101,17 @@ class TestPoint(SiteTestCase):
             point_for_size(site, first + second, 300, DimRange(201, math.inf))
         )
 
+    def test_all_symbols_change_where_one_gives_none_but_0(self):
+        rows, columns = self.data(), self.data()
+        size = rows * columns
+        site = self.site(x=self.tensor([rows, columns, 4]))
+        within = DimRange(0, 64)
+        for wanted in (1, 32, 63):
+            self.assertIn(point_for_size(site, size, wanted, within).size, range(1, 64))
+        self.assertEqual(point_for_size(site, size, 0, within).size, 0)
+        within = DimRange(0, 1)
+        self.assertEqual(point_for_size(site, size, 1, within).size, 0)
+
     def test_a_size_that_cannot_occur(self):
         self.assertIsNone(self.point(2 * self.s0, 513, DimRange(513, 514)))
         self.assertIsNone(self.point(self.s0 + 5, 5, DimRange(0, 7)))

@@ -129,7 +129,7 @@ def point_for_size(
 
     Returns:
         None if none is found in ``within``. Of several symbols one changes, with the others at
-        their hints; or, if that gives no such size, at these halved, or doubled.
+        their hints; or, if that gives no such size, or none but 0, at these halved, or doubled.
     """
     hints = hint_point(site).values
     symbols = sorted(size.free_symbols, key=lambda symbol: symbol.name)
@@ -151,12 +151,13 @@ def point_for_size(
         return min(found, key=lambda p: abs((p.size or 0) - wanted), default=None)
 
     at_hints = nearest(hints)
-    if at_hints is not None or len(symbols) == 1:
+    found = at_hints is not None and (at_hints.size or not wanted)
+    if found or len(symbols) == 1:
         return at_hints
     scaled = sorted(
         _scaled(hints, alike), key=lambda values: _miss(size, values, wanted)
     )
-    return nearest(*scaled[:_SCALINGS_TRIED])
+    return nearest(*scaled[:_SCALINGS_TRIED]) or at_hints
 
 
 def _miss(size: sympy.Expr, values: Values, wanted: int) -> float:
