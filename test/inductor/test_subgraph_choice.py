@@ -510,6 +510,20 @@ class TestModule(GraphTestCase):
         self.assertEqual((x, y), (torch.ones(7, 4), torch.ones(7, 4)))
         donated.assert_called()
 
+    def test_symbols_of_a_lowering_that_fails_are_not_pending(self):
+        """As those that the lowering of flex_attention makes for itself."""
+
+        def fails(graph, *args):
+            graph.sizevars.shape_env.create_unbacked_symint()
+            raise RuntimeError("no lowering")
+
+        with (
+            mock.patch.object(GraphLowering, "run", fails),
+            self.assertRaisesRegex(RuntimeError, "no lowering"),
+        ):
+            self.module()
+        self.assertEqual(self.shape_env.pending_fresh_unbacked_symbols, [])
+
     def test_loads_once_in_many_threads(self):
         module = self.module()
         loaded = in_threads(module.load)

@@ -87,7 +87,7 @@ def frozen_shapes() -> Iterator[None]:
             stack.enter_context(shape_env.error_on_new_guards())
             stack.enter_context(_answering(shape_env, refused))
             stack.enter_context(_accepting_asserts_of_own_data(shape_env))
-            stack.enter_context(_without_symbols_of_failures(shape_env))
+            stack.enter_context(without_symbols_of_failures(shape_env))
         stack.enter_context(torch.no_grad())
         stack.enter_context(_guard_errors_not_logged())
         # In here: an error that one of the contexts raises in place of another would refer to
@@ -237,10 +237,10 @@ def _learning_only_of(
 
 
 @contextlib.contextmanager
-def _without_symbols_of_failures(shape_env: ShapeEnv) -> Iterator[None]:
+def without_symbols_of_failures(shape_env: ShapeEnv) -> Iterator[None]:
     """
-    Forgets what a trace that fails leaves of fresh symbols, sizes that depend on data: the
-    next one would be asked for the nodes that they are from.
+    Forgets what a trace or a lowering that fails leaves of fresh symbols, sizes that depend
+    on data: the next one would be asked for the nodes that they are from.
     """
     before = [*shape_env.pending_fresh_unbacked_symbols]
     try:

@@ -17,7 +17,11 @@ import torch
 from .. import config
 from ..virtualized import V
 from .captures import constants_may_be_real
-from .guards import recorded_guards, without_optional_guards
+from .guards import (
+    recorded_guards,
+    without_optional_guards,
+    without_symbols_of_failures,
+)
 from .operation_config import tag
 from .threads import Once
 
@@ -186,6 +190,7 @@ def generate_module(
         # What is made up to measure with may lead to NaN.
         config.patch(cpp_wrapper=False, nan_asserts=False),
         recorded_guards() as conditions,
+        without_symbols_of_failures(V.graph.sizevars.shape_env),
     ):
         with (
             config.patch(dict(config_patches)),
