@@ -34,6 +34,7 @@ from torch._inductor.test_case import run_tests
 from torch._inductor.utils import run_and_get_code
 from torch.fx.experimental import _config as symbolic_config
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.attention.flex_attention import flex_attention
 from torch.testing._internal.common_utils import (
     DeterministicGuard,
     instantiate_parametrized_tests,
@@ -288,6 +289,18 @@ class TestSizesOfZeroAndNone(UsesTestCase):
             compiled(x)
         self.assertGreater(min(sizes), 0)
         self.assert_markers(compiled, {0: 1, 1: 1, 511: 1, 512: 2, 2047: 2, 2048: 0})
+
+    def test_range_of_empty_tensors(self):
+        op = identity_op()
+        ranges = [(0, 1), (1, math.inf)]
+        configs = [CustomOpRangeConfig("x", 0, ranges, [plus(1), plus(2)])]
+        register_custom_op_autotuning(op, configs=configs)
+        x = ramp(128, 4)
+        torch._dynamo.decorators.mark_unbacked(x, 0)
+        compiled = torch.compile(op)
+        with made_up_times(lambda size, index: 1.0 if index == (size > 0) else 2.0):
+            compiled(x)
+        self.assert_markers(compiled, {0: 1, 1: 2, 300: 2})
 
     @parametrize("candidates", (1, 2))
     def test_view_of_an_unbacked_size(self, candidates):
@@ -569,6 +582,37 @@ class TestImplementations(UsesTestCase):
             for size in (2, *(n for i in range(1, 10) for n in (10 * i - 1, 10 * i))):
                 x = ramp(size, 4)
                 self.assertEqual(compiled(x), x * 3 + size // 10 + 1)
+
+    def test_flex_attention(self):
+        """Emitted in the op's place, its kernel knows the score's graph by a name."""
+
+        def attention(q: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.scaled_dot_product_attention(q, q, q, scale=0.1)
+
+        def flex(q):
+            return flex_attention(q, q, q, lambda score, b, h, i, j: score * 0.4)
+
+        op = define_op(attention, torch.empty_like)
+        ranges = [(0, 64), (64, math.inf)]
+        register(
+            op, flex, tensor_name="q", dim=2, ranges=ranges, include_fallback=False
+        )
+
+        def make(size):
+            return (torch.randn(1, 2, size, 16, device=DEVICE),)
+
+        compiled = compile_at(op, *make(100), dims=((0, 2),))
+        self.assertEqual(counters["inductor"]["custom_op_candidates_left_out"], 0)
+        for size in (40, 130):
+            (q,) = make(size)
+            with no_recompile:
+                self.assertEqual(compiled(q), attention(q), atol=1e-3, rtol=1e-3)
+
+    @parametrize("fullgraph", (False, True))
+    def test_implementation_that_is_compiled(self, fullgraph):
+        op = define_op(double, torch.empty_like)
+        register(op, torch.compile(lambda x: x + x, fullgraph=fullgraph))
+        self.check(lambda x: op(x) + 1, lambda n: (ramp(n, 4),))
 
     def test_choice_by_data(self):
         def through_cond(marker):

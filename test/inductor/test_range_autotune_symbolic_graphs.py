@@ -11,6 +11,7 @@ from range_autotune_testing import GraphTestCase
 from torch._inductor.test_case import run_tests
 from torch._inductor.virtualized import V
 from torch.fx.experimental.symbolic_shapes import _ShapeEnvGuardError
+from torch.nn.attention.flex_attention import flex_attention
 
 import torch
 from torch._inductor import ir
@@ -63,6 +64,11 @@ class TestTrace(GraphTestCase):
     def test_dead_code_is_gone(self):
         gm = self.trace(lambda x: (x.sin(), x + 1)[1])
         self.assertEqual(self.targets(gm), [aten.add.Tensor])
+
+    def test_flex_attention(self):
+        q = self.tensor([1, 2, self.s0, 16])
+        gm = self.trace(lambda q: flex_attention(q, q, q), q)
+        self.assertIn(torch.ops.higher_order.flex_attention, self.targets(gm))
 
     def test_decompositions(self):
         decomposed = self.targets(self.trace(aten.silu.default))

@@ -277,6 +277,9 @@ def _rename_buffers(
         names: to be given, those that are known to the readers of ``owned`` first.
     """
     graph = V.graph
+    # The graphs in flex_attention have none: its kernel knows them by what they were
+    # registered with.
+    new = [buffer for buffer in new if buffer.name is not None]
     mine = {id(buffer) for buffer in owned}
     others = [buffer for buffer in new if id(buffer) not in mine]
     free = [buffer.get_name() for buffer in new]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 from typing import Any, TYPE_CHECKING
 
 import sympy
+from torch._C._dynamo.eval_frame import set_fullgraph_compiled_frame_count
 from torch.fx.experimental.symbolic_shapes import resolve_unbacked_bindings
 from torch.fx.traceback import preserve_node_meta
 
@@ -20,7 +22,7 @@ from .guards import frozen_shapes, replaced
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 log = logging.getLogger("torch._inductor.codegen.subgraph")
 
@@ -55,7 +57,7 @@ def trace_subgraph(
     def trace(
         traced: Callable[..., Any], inputs: Sequence[Any]
     ) -> torch.fx.GraphModule:
-        with preserve_node_meta(), frozen_shapes():
+        with preserve_node_meta(), frozen_shapes(), compiled_functions_inlined():
             return make_fx(
                 traced,
                 decomposition_table=table,
@@ -78,6 +80,21 @@ def trace_subgraph(
 def _writes_to_out(op: Any) -> bool:
     is_op = isinstance(op, torch._ops.OpOverload)
     return is_op and any(argument.is_out for argument in op._schema.arguments)
+
+
+@contextlib.contextmanager
+def compiled_functions_inlined() -> Iterator[None]:
+    """
+    In the block functions that are compiled without graph breaks are traced as others are.
+
+    Dynamo leaves functions alone in a trace, and takes that for an error where no graph break
+    is allowed, unless such a compilation is under way, as if this were a part of it.
+    """
+    before = set_fullgraph_compiled_frame_count(0)
+    try:
+        yield
+    finally:
+        set_fullgraph_compiled_frame_count(before)
 
 
 def inline_subgraph_to_ir_nodes(
