@@ -17,6 +17,7 @@ from torch._inductor.kernel.custom_op import (
     register_custom_op_autotuning,
 )
 from torch._inductor.range_autotune import plain_bodies
+from torch._inductor.range_autotune.functional_variants import variant_of
 from torch._inductor.range_autotune.plain_bodies import is_pointwise_read
 
 
@@ -90,6 +91,25 @@ class TestPlainBodies(TestCase):
         register_custom_op_autotuning(op, configs=[CustomOpConfig(body)])
         self.assertEqual(self.reads(lambda x, w: op(-x, [w], [])), [True])
         self.assertEqual(self.reads(lambda x, w: op(x, [], [-w])), [False])
+
+    def test_known_sizes_count(self):
+        def body(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+            return x * weight if x.shape[0] < 4 else x @ weight.diag()
+
+        op = self.op(body)
+        self.assertEqual(self.reads(lambda x, w: op(-x, w)), [False])
+        self.assertEqual(self.reads(lambda x, w: op(-x[:2], w)), [True])
+
+    def test_op_that_writes(self):
+        def body(out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> None:
+            out.add_(x.sum(-1, keepdim=True) * weight)
+
+        name = f"plain_bodies::op{next(_numbers)}"
+        op = torch.library.custom_op(name, body, mutates_args=("out",))
+        register_custom_op_autotuning(op, configs=[CustomOpConfig(body)])
+        variant = variant_of(op._opoverload)
+        self.assertEqual(self.reads(lambda x, w: variant(x, -x, w)), [False])
+        self.assertEqual(self.reads(lambda x, w: variant(-x, x, w)), [True])
 
     def test_through_views(self):
         op, other = self.op(norm), self.op(total)

@@ -22,7 +22,7 @@ import torch
 
 from .. import config
 from ..utils import is_pointwise_use, is_view
-from .candidate_calls import call_implementation, plain_body
+from .candidate_calls import call_as_op, call_implementation, plain_body
 from .errors import one_line
 from .limits import call_within
 from .node_kinds import has_generated_code
@@ -108,8 +108,15 @@ def _joins_calls() -> bool:
 
 def _body_of(call: torch.fx.Node) -> _Body:
     tensors = [x for x in _fakes_of(call) if isinstance(x, torch.Tensor)]
-    body = plain_body(_op_of(call), tensors[0].device) if tensors else None
-    return _UNKNOWN if body is None else _look_into(body, body, call, {})
+    op = _op_of(call)
+    body = plain_body(op, tensors[0].device) if tensors else None
+    if body is None:
+        return _UNKNOWN
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return call_as_op(body, op, all_arguments(op, args, kwargs))
+
+    return _look_into(body, run, call, {})
 
 
 def _op_of(call: torch.fx.Node) -> torch._ops.OpOverload:
@@ -175,7 +182,8 @@ def _kind(leaf: Any) -> Any:
     value = leaf.meta["val"]
     if not isinstance(value, torch.Tensor):
         return type(value)
-    return value.dtype, value.device, value.dim()
+    known = tuple(size if isinstance(size, int) else None for size in value.shape)
+    return value.dtype, value.device, known
 
 
 def _trace(
