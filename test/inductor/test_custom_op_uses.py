@@ -583,30 +583,57 @@ class TestImplementations(UsesTestCase):
                 x = ramp(size, 4)
                 self.assertEqual(compiled(x), x * 3 + size // 10 + 1)
 
+    @no_recompile
+    def test_branches_that_capture_tensors(self):
+        """Those of the call, and others; also where Dynamo may compile nothing again."""
+        three = torch.full((4,), 3.0, device=DEVICE)
+
+        def scaled(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return 3 * x * y
+
+        def of_call(x, y):
+            return torch.cond(x.sum() >= 0, lambda: 3 * x * y, lambda: x * (3 * y))
+
+        def of_others(x, y):
+            either = (lambda x: x * y * three, lambda x: x * three * y)
+            return torch.cond(x.sum() >= 0, *either, (x,))
+
+        op = define_op(scaled, lambda x, y: torch.empty_like(x))
+        register(op, of_call, of_others, include_fallback=False)
+
+        def make(size):
+            return ramp(size, 4), ramp(4)
+
+        with branch_for_each_range, made_up_times(best_by_range):
+            compiled = compile_at(op, *make(128))
+        self.assertEqual(counters["inductor"]["custom_op_candidates_left_out"], 0)
+        self.assert_like_eager(op, compiled, make)
+
     def test_flex_attention(self):
         """Emitted in the op's place, its kernel knows the score's graph by a name."""
 
-        def attention(q: torch.Tensor) -> torch.Tensor:
-            return torch.nn.functional.scaled_dot_product_attention(q, q, q, scale=0.1)
+        def attention(q: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+            mask = bias[:, None, None].expand(-1, q.shape[2], q.shape[2])
+            return torch.nn.functional.scaled_dot_product_attention(q, q, q, mask)
 
-        def flex(q):
-            return flex_attention(q, q, q, lambda score, b, h, i, j: score * 0.4)
+        def flex(q, bias):
+            return flex_attention(q, q, q, lambda score, b, h, i, j: score + bias[h])
 
-        op = define_op(attention, torch.empty_like)
+        op = define_op(attention, lambda q, bias: torch.empty_like(q))
         ranges = [(0, 64), (64, math.inf)]
         register(
             op, flex, tensor_name="q", dim=2, ranges=ranges, include_fallback=False
         )
 
         def make(size):
-            return (torch.randn(1, 2, size, 16, device=DEVICE),)
+            return torch.randn(1, 2, size, 16, device=DEVICE), ramp(2)
 
         compiled = compile_at(op, *make(100), dims=((0, 2),))
         self.assertEqual(counters["inductor"]["custom_op_candidates_left_out"], 0)
         for size in (40, 130):
-            (q,) = make(size)
+            args = make(size)
             with no_recompile:
-                self.assertEqual(compiled(q), attention(q), atol=1e-3, rtol=1e-3)
+                self.assertEqual(compiled(*args), op(*args), atol=1e-3, rtol=1e-3)
 
     @parametrize("fullgraph", (False, True))
     def test_implementation_that_is_compiled(self, fullgraph):

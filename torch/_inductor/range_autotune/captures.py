@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any, TYPE_CHECKING
 
+from torch._higher_order_ops.utils import _in_hop_compile
 from torch.fx.experimental.proxy_tensor import (
     get_proxy_mode,
     PythonKeyTracer,
@@ -50,6 +51,14 @@ class CapturesAsConstants(TorchDispatchMode):
     """
 
     supports_higher_order_operators = True
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """
+        Whether Dynamo works on functions that are called: on those of control flow and of
+        flex_attention, to make inputs of what they capture, and on no others.
+        """
+        return _in_hop_compile()
 
     def __init__(self, fake_mode: FakeTensorMode) -> None:
         super().__init__()

@@ -9,6 +9,7 @@ from typing import Any, TYPE_CHECKING
 
 import sympy
 from torch._C._dynamo.eval_frame import set_fullgraph_compiled_frame_count
+from torch._dynamo import config as dynamo_config
 from torch.fx.experimental.symbolic_shapes import resolve_unbacked_bindings
 from torch.fx.traceback import preserve_node_meta
 
@@ -88,11 +89,13 @@ def compiled_functions_inlined() -> Iterator[None]:
     In the block functions that are compiled without graph breaks are traced as others are.
 
     Dynamo leaves functions alone in a trace, and takes that for an error where no graph break
-    is allowed, unless such a compilation is under way, as if this were a part of it.
+    is allowed, unless such a compilation is under way, as if this were a part of it. Those of
+    control flow it compiles in each trace, which is no recompilation of the model.
     """
     before = set_fullgraph_compiled_frame_count(0)
     try:
-        yield
+        with dynamo_config.patch(error_on_recompile=False):
+            yield
     finally:
         set_fullgraph_compiled_frame_count(before)
 
