@@ -15,6 +15,7 @@ from torch.nn.attention.flex_attention import flex_attention
 
 import torch
 from torch._inductor import ir
+from torch._inductor.range_autotune.functional import arguments_written
 from torch._inductor.range_autotune.guards import frozen_shapes, refused_question
 from torch._inductor.range_autotune.symbolic_graphs import (
     free_symbols,
@@ -49,6 +50,17 @@ class TestTrace(GraphTestCase):
         x = torch.randn(6, 4)
         size = [6] if len(gm.graph.find_nodes(op="placeholder")) > 1 else []
         self.assertEqual(gm(*size, x), x)
+
+    def test_writes_to_out_are_functionalized(self):
+        def fn(x):
+            result = x.new_empty(x.shape[0], x.shape[0])
+            torch.mm(x, x.t(), out=result)
+            return torch.add(result, 1, out=result).relu_()
+
+        gm = self.trace(fn)
+        expected = [aten.mm.default, aten.add.Tensor, aten.relu.default]
+        self.assertEqual([t for t in self.targets(gm) if t in expected], expected)
+        self.assertFalse(any(map(arguments_written, gm.graph.nodes)))
 
     def test_writes_of_decompositions_are_functionalized(self):
         def decomposed(x):
