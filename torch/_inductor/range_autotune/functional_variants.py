@@ -89,7 +89,7 @@ def _digest(text: str) -> str:
 
 def variant_of(op: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
     """The functional variant of a registered op that writes."""
-    return _variants.get(op.name())
+    return _variants.get(op.name()) if op._schema.is_mutable else None
 
 
 def mutable_op(op: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
