@@ -299,7 +299,8 @@ class TestFunctionalCalls(AutotuneTestCase):
 
         self.assert_not_tuned(fn, "'out' in place.*aten.mm", lambda n: ramp(n, 4))
 
-    def test_other_arguments_share_its_memory(self):
+    @parametrize("rows", (1, None))
+    def test_other_arguments_share_its_memory(self, rows):
         def add_row(out: torch.Tensor, x: torch.Tensor) -> None:
             out.add_(x.clone())
 
@@ -307,7 +308,7 @@ class TestFunctionalCalls(AutotuneTestCase):
 
         def fn(x):
             out = x * 2
-            op(out, out[:1])
+            op(out, out[:rows])
             return out
 
         self.assert_not_tuned(fn, "share memory with 'out'", lambda n: ramp(n, 4))

@@ -14,6 +14,7 @@ import operator
 from typing import Any, TYPE_CHECKING
 
 from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch.utils import _pytree as pytree
 
 import torch
 
@@ -101,8 +102,12 @@ def _writes_of(call: torch.fx.Node) -> list[_Write]:
     """
     if makes_sizes(call):
         raise NotTunable("sizes of its results depend on data")
+    leaves = pytree.tree_leaves((call.args, call.kwargs))
+    reads = [leaf for leaf in leaves if isinstance(leaf, torch.fx.Node)]
+    if any("val" not in read.meta for read in reads):
+        raise NotTunable("nothing is known of a constant that it is given")
+    memories = [*map(memory_of, reads)]
     given = arguments_of(call)
-    memories = [memory_of(read) for read in call.all_input_nodes]
     writes = []
     for index, name in written_arguments(call.target).items():  # type: ignore[arg-type]  # an OpOverload
         if memories.count(memory_of(given[name])) > 1:
