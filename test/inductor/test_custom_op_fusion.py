@@ -547,13 +547,18 @@ class TestEmittedCode(FusionTestCase):
         self.assertEqual(code.count("def size_branch"), 2, msg=code)
         self.assertEqual(code.count(f"torch.ops.{name.replace('::', '.')}.default("), 2)
 
-    def test_plain_lowering_in_a_row_with_an_op_that_has_none(self):
+    @parametrize("guards", (False, True))
+    def test_plain_lowering_in_a_row_with_an_op_that_has_none(self, guards):
         calls = []
 
-        def fn(x: torch.Tensor) -> torch.Tensor:
-            calls.append(x.shape)  # is not looked into
+        def not_looked_into(x: torch.Tensor) -> torch.Tensor:
+            calls.append(x.shape)
             return x * 3
 
+        def guarding(x: torch.Tensor) -> torch.Tensor:
+            return x * 3 if x.shape[0] % 8 else x + x * 2
+
+        fn = guarding if guards else not_looked_into
         name = f"fusion::op{next(_numbers)}"
         opaque = torch.library.custom_op(name, mutates_args=())(fn)
         opaque.register_fake(torch.empty_like)

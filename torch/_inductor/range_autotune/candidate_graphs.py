@@ -162,9 +162,37 @@ def trace_plain(
         known: of the size that is dispatched on.
 
     Returns:
-        None if there is no such thing. Of several calls, those that have none are eager.
+        None if there is no such thing. Of several calls, those that have none, or one that
+        guards, are eager.
     """
     bodies = [plain_body(c.op, outputs.device) for c in site.calls]
+    plain = _trace_bodies(bodies, site, outputs, known)
+    if plain or len(bodies) == 1:
+        return plain
+
+    def alone(call: int) -> list[Callable[..., Any] | None]:
+        return [body if i == call else None for i, body in enumerate(bodies)]
+
+    left = [
+        body if _trace_bodies(alone(i), site, outputs, known) else None
+        for i, body in enumerate(bodies)
+    ]
+    return _trace_bodies(left, site, outputs, known)
+
+
+def _trace_bodies(
+    bodies: Sequence[Callable[..., Any] | None],
+    site: CallSite,
+    outputs: Outputs,
+    known: KnownSize | None,
+) -> TracedCandidate | None:
+    """
+    Bodies in the places of calls; None if they cannot be traced.
+
+    Args:
+        bodies: one for each of the site's calls; calls without one are eager.
+        known: see ``trace_plain``.
+    """
     if not any(bodies):
         return None
     calls = [
