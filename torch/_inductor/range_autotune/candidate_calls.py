@@ -8,7 +8,7 @@ from typing import Any, TYPE_CHECKING
 from torch._library.custom_ops import OPDEFS
 
 from .body_state import may_be_traced
-from .functional_variants import call_as_variant, mutable_op, registered_op
+from .functional_variants import call_for, registered_op
 from .op_bodies import body_on
 from .signatures import bind
 from .traced_state import state_restored
@@ -47,17 +47,17 @@ def call_implementation(
         values: every argument of the op by name, defaults included.
         tensor_names: those that hold tensors or lists of tensors.
     """
-    if mutable := mutable_op(op):
-        return call_as_variant(
-            mutable,
-            values,
-            lambda own: call_implementation(candidate, mutable, own, tensor_names),
+
+    def call(called: torch._ops.OpOverload, given: dict[str, Any]) -> Any:
+        if candidate.impl is None:
+            return call_as_op(called, called, {**given, **candidate.params})
+        args, kwargs = bind(
+            called, candidate.impl, given, tensor_names, candidate.params
         )
-    if candidate.impl is None:
-        return call_as_op(op, op, {**values, **candidate.params})
-    args, kwargs = bind(op, candidate.impl, values, tensor_names, candidate.params)
-    with state_restored(candidate.impl):
-        return candidate.impl(*args, **kwargs)
+        with state_restored(candidate.impl):
+            return candidate.impl(*args, **kwargs)
+
+    return call_for(op, values, call)
 
 
 def plain_body(
@@ -80,13 +80,15 @@ def plain_body(
 def call_as_op(
     fn: Callable[..., Any], op: torch._ops.OpOverload, values: dict[str, Any]
 ) -> Any:
-    """Calls a function that has the op's own signature, or an op that writes its variant's."""
-    if mutable := mutable_op(op):
-        called = mutable if fn is op else fn
-        return call_as_variant(
-            mutable, values, lambda own: call_as_op(called, mutable, own)
-        )
-    schema = op._schema.arguments
-    args = [values[a.name] for a in schema if not a.kwarg_only]
-    kwargs = {a.name: values[a.name] for a in schema if a.kwarg_only}
-    return fn(*args, **kwargs)
+    """
+    Calls a function that has the op's own signature; of a functional variant, that of the op
+    that writes.
+    """
+
+    def call(called: torch._ops.OpOverload, given: dict[str, Any]) -> Any:
+        schema = called._schema.arguments
+        args = [given[a.name] for a in schema if not a.kwarg_only]
+        kwargs = {a.name: given[a.name] for a in schema if a.kwarg_only}
+        return (called if fn is op else fn)(*args, **kwargs)
+
+    return call_for(op, values, call)

@@ -167,7 +167,7 @@ def trace_plain(
     """
     bodies = [plain_body(c.op, outputs.device) for c in site.calls]
     plain = _trace_bodies(bodies, site, outputs, known)
-    if plain or len(bodies) == 1:
+    if plain or sum(body is not None for body in bodies) < 2:
         return plain
 
     def alone(call: int) -> list[Callable[..., Any] | None]:

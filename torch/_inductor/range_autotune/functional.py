@@ -21,6 +21,8 @@ import torch
 from ..virtualized import V
 from .captures import captures_to_inputs, fake_constant, inputs_to_captures
 from .control_flow import all_graphs, all_nodes
+from .functional_variants import written_arguments
+from .signatures import arguments_by_name
 
 
 if TYPE_CHECKING:
@@ -43,15 +45,10 @@ def arguments_written(node: Node) -> list[Node]:
         return _written_by_triton(node)
     if not isinstance(target, torch._ops.OpOverload) or not target._schema.is_mutable:
         return []
-    found: list[Node] = []
-    for i, argument in enumerate(target._schema.arguments):
-        if argument.is_write:
-            value = node.args[i] if i < len(node.args) else None
-            value = node.kwargs.get(argument.name, value)
-            found += [
-                n for n in pytree.tree_leaves(value) if isinstance(n, torch.fx.Node)
-            ]
-    return found
+    given = arguments_by_name(target, node.args, node.kwargs)
+    written = [given.get(name) for name in written_arguments(target).values()]
+    leaves = pytree.tree_leaves(written)
+    return [leaf for leaf in leaves if isinstance(leaf, torch.fx.Node)]
 
 
 def _written_by_triton(node: Node) -> list[Node]:

@@ -26,6 +26,7 @@ from .functional_variants import UNWRITTEN, variant_of, written_arguments
 from .node_kinds import (
     arguments_of,
     has_generated_code,
+    is_empty,
     is_pointwise,
     makes_sizes,
     memory_of,
@@ -40,12 +41,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
 _aten = torch.ops.aten
-# By their first argument as large as that says.
-_EMPTY = (
-    _aten.empty.memory_format,
-    _aten.empty_strided.default,
-    _aten.empty_permuted.default,
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +121,7 @@ def _write_to(
     views = {alias for alias in aliases if alias < call} - {memory}
     if any(user > call for view in views for user in view.users):
         raise NotTunable(f"'{name}' is read behind it through an earlier view")
-    is_unwritten = memory.target in _EMPTY and views.issuperset(earlier)
+    is_unwritten = is_empty(memory) and views.issuperset(earlier)
     if not (is_unwritten or _is_cheap_to_copy(memory)):
         raise NotTunable(f"it writes to '{name}' in place, which is {memory.target}")
     if value is not memory and not (is_unwritten and _is_all_of(value, memory)):
@@ -208,15 +203,8 @@ def _given_for(write: _Write) -> torch.fx.Node:
     made = write.value.graph.call_function(
         _aten.empty_strided.default, (size, stride), kwargs
     )
-    made.meta = {**write.value.meta, "val": _fake_like(seen)}
+    made.meta = {**write.value.meta, "val": _value_of(made)}
     return made
-
-
-def _fake_like(fake: Any) -> torch.Tensor:
-    with V.fake_mode:
-        return torch.empty_strided(
-            fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device
-        )
 
 
 def _value_of(call: torch.fx.Node) -> Any:
@@ -248,7 +236,7 @@ def _whole(write: _Write, value: torch.fx.Node) -> torch.fx.Node:
         return value
     sizes = write.memory.args[0]
     whole = value.graph.call_function(_aten.reshape.default, (value, sizes))
-    whole.meta["val"] = _fake_like(write.memory.meta["val"])
+    whole.meta["val"] = _value_of(whole)
     return whole
 
 

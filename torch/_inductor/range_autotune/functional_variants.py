@@ -7,12 +7,12 @@ this form: candidates are compared and measured, and fused with neighbours, by w
 
 from __future__ import annotations
 
-import hashlib
 import re
 from typing import Any, TYPE_CHECKING
 
 import torch
 
+from .content import digest
 from .signatures import argument_names
 
 
@@ -23,9 +23,9 @@ _NAMESPACE = "inductor_functional"
 # The variants' last parameter: indices of arguments whose content no one has written.
 UNWRITTEN = "unwritten"
 _library = torch.library.Library(_NAMESPACE, "DEF")
-# By name of the variant, the op that writes; and the reverse.
+_ops = getattr(torch.ops, _NAMESPACE)
+# The op that writes, by name of its variant.
 _mutable: dict[str, torch._ops.OpOverload] = {}
-_variants: dict[str, torch._ops.OpOverload] = {}
 
 
 def written_arguments(op: torch._ops.OpOverload) -> dict[int, str]:
@@ -50,26 +50,26 @@ def check_has_variant(op: torch._ops.OpOverload) -> None:
         )
 
 
-def define_variant(op: torch._ops.OpOverload) -> torch._ops.OpOverload:
-    """The op that returns what ``op`` returns and, behind that, what it writes."""
+def define_variant(op: torch._ops.OpOverload) -> None:
+    """Defines the op that returns what ``op`` returns and, behind that, what it writes."""
     schema = _schema_of(op)
-    name = f"{re.sub(r'[^0-9a-zA-Z]', '_', op.name())}_{_digest(schema)}"
-    qualname = f"{_NAMESPACE}::{name}"
-    if qualname not in _mutable:
+    name = _name_of(op, schema)
+    if name not in _mutable:
         names = [*argument_names(op), UNWRITTEN]
 
         def call(*args: Any, **kwargs: Any) -> Any:
             given = {**dict(zip(names, args)), **kwargs}
-            mutable = _mutable[qualname]
-            return call_as_variant(mutable, given, lambda own: mutable(**own))
+            return _on_own_copies(_mutable[name], given, lambda op, own: op(**own))
 
+        qualname = f"{_NAMESPACE}::{name}"
         _library.define(name + schema)
         _library.impl(name, call, "CompositeExplicitAutograd")
         torch.library.register_fake(qualname, call, lib=_library)
-    _mutable[qualname] = op  # it may have been defined anew
-    variant = getattr(getattr(torch.ops, _NAMESPACE), name).default
-    _variants[op.name()] = variant
-    return variant
+    _mutable[name] = op  # it may have been defined anew
+
+
+def _name_of(op: torch._ops.OpOverload, schema: str) -> str:
+    return f"{re.sub(r'[^0-9a-zA-Z]', '_', op.name())}_{digest([schema])[:8]}"
 
 
 def _schema_of(op: torch._ops.OpOverload) -> str:
@@ -83,18 +83,17 @@ def _schema_of(op: torch._ops.OpOverload) -> str:
     return f"({arguments}, {keyword_only}int[] {UNWRITTEN}=[]) -> ({all_results})"
 
 
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
-
-
 def variant_of(op: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
     """The functional variant of a registered op that writes."""
-    return _variants.get(op.name()) if op._schema.is_mutable else None
+    if not op._schema.is_mutable:
+        return None
+    name = _name_of(op, _schema_of(op))
+    return getattr(_ops, name).default if name in _mutable else None
 
 
 def mutable_op(op: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
     """The op that a functional variant is of; None for any other op."""
-    return _mutable.get(op._schema.name)
+    return _mutable[op._opname] if op.namespace == _NAMESPACE else None
 
 
 def registered_op(op: torch._ops.OpOverload) -> torch._ops.OpOverload:
@@ -102,27 +101,38 @@ def registered_op(op: torch._ops.OpOverload) -> torch._ops.OpOverload:
     return mutable_op(op) or op
 
 
-def call_as_variant(
+def call_for(
     op: torch._ops.OpOverload,
-    values: Mapping[str, Any],
-    call: Callable[[dict[str, Any]], Any],
+    values: dict[str, Any],
+    call: Callable[[torch._ops.OpOverload, dict[str, Any]], Any],
 ) -> Any:
     """
-    What a functional variant returns.
+    What an op, or a functional variant, returns where something is called in its place.
 
     Args:
-        op: the op that writes.
-        values: what the variant is called with, by name.
-        call: writes as the op does; given the op's arguments by name, it writes to tensors
-            that are its own.
+        values: what the op is called with, by name.
+        call: given an op and its arguments by name; of a variant the op that writes, and
+            tensors of its own to write to.
     """
+    mutable = mutable_op(op)
+    if mutable is None:
+        return call(op, values)
+    return _on_own_copies(mutable, values, call)
+
+
+def _on_own_copies(
+    op: torch._ops.OpOverload,
+    values: Mapping[str, Any],
+    call: Callable[[torch._ops.OpOverload, dict[str, Any]], Any],
+) -> Any:
+    """See ``call_for``; of an op that writes."""
     given = {name: value for name, value in values.items() if name != UNWRITTEN}
     unwritten = values.get(UNWRITTEN, ())
     written = written_arguments(op)
     for i, name in written.items():
         value = given[name]
         given[name] = torch.empty_like(value) if i in unwritten else value.clone()
-    returned = call(given)
+    returned = call(op, given)
     results = list(returned) if len(op._schema.returns) > 1 else [returned]
     values_written = [given[name] for name in written.values()]
     returned_all = (results if op._schema.returns else []) + values_written

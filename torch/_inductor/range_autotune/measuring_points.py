@@ -164,9 +164,8 @@ def _unaligned_point(
     alignment = math.gcd(*measured)
     alignment &= -alignment  # the largest power of two in it
     larger = sizes.intersect(DimRange(min(measured) + 1, math.inf))
-    if (
-        alignment <= 1 or larger is None
-    ):  # 0 if nothing but empty tensors can be measured
+    # 0 if nothing but empty tensors can be measured.
+    if alignment <= 1 or larger is None:
         return None
     point = point_for_size(site, size, larger.start, larger)
     if point is None or not (point.size or 0) % alignment:

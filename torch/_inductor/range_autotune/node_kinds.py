@@ -50,13 +50,9 @@ _INDEXED: dict[Any, tuple[str, str]] = {
     _aten.index.Tensor: ("self", "indices"),
     AS_VALUES[_aten.index_put_.default]: ("to", "indices"),
 }
-_FACTORIES = (
-    _aten.full,
-    _aten.scalar_tensor,
-    torch.ops.prims.iota,
-    _aten.empty,
-    _aten.empty_strided,
-)
+# As large as their first argument says.
+_EMPTY = (_aten.empty, _aten.empty_strided, _aten.empty_permuted)
+_FACTORIES = (_aten.full, _aten.scalar_tensor, torch.ops.prims.iota, *_EMPTY)
 # An attribute of what is called for a region in its graph: which arguments it writes to.
 REGION_WRITES = "_autotuned_region_writes"
 
@@ -191,6 +187,11 @@ def is_made_of_sizes(node: torch.fx.Node) -> bool:
     if is_number(node):
         return False
     return all(_packet(source) in _FACTORIES for source in _sources(node))
+
+
+def is_empty(node: torch.fx.Node) -> bool:
+    """Whether a node is memory that nobody has written to yet."""
+    return _packet(node) in _EMPTY
 
 
 def is_computed_from_stored(node: torch.fx.Node) -> bool:
