@@ -61,7 +61,7 @@ def registrations_key(
     parts = []
     for registration in in_force:
         if (
-            registration.op.overloadpacket in called
+            registration.op._schema.name in called
             and several_ranks()
             and registration.mentions_collective
         ):
@@ -76,8 +76,12 @@ def registrations_key(
 
 
 def _called(gm: torch.fx.GraphModule) -> set[Any]:
-    """The ops, whatever their overload, that a graph or one inside it calls."""
-    return {getattr(found, "overloadpacket", found) for found in all_called(gm)}
+    """
+    What a graph or one inside it calls, ops by their names without overload: they may have
+    become other objects since they were registered.
+    """
+    packets = (getattr(found, "overloadpacket", found) for found in all_called(gm))
+    return {getattr(packet, "_qualified_op_name", packet) for packet in packets}
 
 
 def _may_come_upon(registered: Iterable[Registration], called: set[Any]) -> bool:
@@ -86,7 +90,7 @@ def _may_come_upon(registered: Iterable[Registration], called: set[Any]) -> bool
     put others into it, Inductor's those of torch.
     """
     return _passes_are_added() or any(
-        of_op.op.overloadpacket in called or of_op.op.namespace in NAMESPACES_OF_TORCH
+        of_op.op._schema.name in called or of_op.op.namespace in NAMESPACES_OF_TORCH
         for of_op in registered
     )
 

@@ -31,6 +31,7 @@ from .node_kinds import (
     moves_elements,
     REGION_WRITES,
 )
+from .redefined_ops import follow_redefined_ops
 from .region_copies import is_free, with_copies
 from .region_inputs import written_outputs
 from .region_search import find_region, SubgraphBoundaryInfo
@@ -58,6 +59,7 @@ def prepare_calls(gm: torch.fx.GraphModule) -> None:
     Args:
         gm: see ``form_regions``.
     """
+    follow_redefined_ops(gm)
     return_what_calls_write(gm)
     if config.enable_custom_op_fusion:
         form_regions(gm)

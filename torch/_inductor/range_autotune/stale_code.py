@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import dataclasses
 import functools
 import sys
 import threading
@@ -30,9 +31,9 @@ from .registration import Registration
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator
 
-    Registrations = Mapping[str, Registration]
+    Registrations = dict[str, Registration]
     # By identity: Dynamo counts from zero again when it is reset.
     CompileIds = dict[int, CompileId]
 
@@ -130,6 +131,30 @@ def install(op: torch._ops.OpOverload, lowering: Callable[..., Any]) -> None:
             del _compiled[key]
         _stale.update(stale)
     _drop(stale)
+
+
+def replace_registration(old: Registration, new: Registration | None) -> None:
+    """
+    Puts a registration in the place of another one of the same name, also for the compilation
+    under way, and drops no code.
+
+    Args:
+        new: None to forget the old one.
+    """
+    from ..lowering import user_lowerings
+
+    with _lock:
+        for op, lowering in list(user_lowerings.items()):
+            if getattr(lowering, "registration", None) is old:
+                del user_lowerings[op]
+                if new is not None:
+                    key = variant_of(new.op) or new.op
+                    followed: Any = dataclasses.replace(lowering, registration=new)  # type: ignore[type-var]  # a dataclass of ours
+                    user_lowerings[key] = followed
+        in_force = registrations_in_force()
+        del in_force[old.op.name()]
+        if new is not None:
+            in_force[new.op.name()] = new
 
 
 def note_lowered(target: Any, decomposed: Any = None) -> None:
