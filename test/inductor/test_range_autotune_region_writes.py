@@ -447,7 +447,20 @@ class TestWritesAndReads(FusionTestCase):
 
 
 class TestLegality(FusionTestCase):
-    def test_what_reads_it_ends_the_region(self):
+    def test_what_reads_it_elsewhere_ends_the_region(self):
+        op = tuned_op()
+
+        def fn(x, y):
+            z = op(x)
+            flat = y.view(-1)
+            y.copy_(z.sin())
+            return z.cos() + flat[:8], z.exp()
+
+        self.assertEqual(
+            self.joined(fn, rows(4), rows(4)), ["op", "sin", "copy_", "cos"]
+        )
+
+    def test_what_reads_the_value_joins(self):
         op = tuned_op()
 
         def fn(x, y):
@@ -456,7 +469,18 @@ class TestLegality(FusionTestCase):
             return z.cos() + y, z.exp()
 
         self.assertEqual(
-            self.joined(fn, rows(4), rows(4)), ["op", "sin", "copy_", "cos"]
+            self.joined(fn, rows(4), rows(4)),
+            ["op", "sin", "copy_", "cos", "add", "exp"],
+        )
+
+        def rounded(x, y):
+            z = op(x)
+            y.copy_(z.sin())
+            return z.cos() + y
+
+        self.assertEqual(
+            self.joined(rounded, rows(4), rows(4).half()),
+            ["op", "sin", "copy_", "cos"],
         )
 
     def test_not_across_what_reads_it_as_it_was(self):

@@ -18,7 +18,12 @@ from .errors import NotTunable
 from .graph_text import graph_text, node_numbers, SymbolNames, value_text
 from .guards import replaced
 from .node_kinds import is_conjugated, is_number
-from .region_inputs import places_given, updated_inputs, written_outputs
+from .region_inputs import (
+    places_given,
+    unread_outputs,
+    updated_inputs,
+    written_outputs,
+)
 from .signatures import all_arguments
 from .site_inputs import (
     as_number,
@@ -37,6 +42,8 @@ if TYPE_CHECKING:
 
     from .registration import DispatchDim
 
+
+_as_strided = torch.ops.aten.as_strided.default
 
 CONJUGATED = (
     "it reads what is conjugated only as it is read, which Inductor's IR does not tell"
@@ -86,6 +93,11 @@ class CallSite:
     def written(self) -> dict[int, int]:
         """Outputs that are written to inputs: by index the input's."""
         return {} if self.body is None else written_outputs(self.body)
+
+    def without_unread(self, results: Iterable[Any]) -> list[Any]:
+        """Of results, those that anybody reads."""
+        unread = set() if self.body is None else unread_outputs(self.body)
+        return [result for i, result in enumerate(results) if i not in unread]
 
     @property
     def written_inputs(self) -> list[Any]:
@@ -170,7 +182,8 @@ class CallSite:
         placeholders = body.find_nodes(op="placeholder")
         if any(map(is_conjugated, placeholders)):
             raise NotTunable(CONJUGATED)
-        read_by_ops = {node for call in calls for node in call.all_input_nodes}
+        strided = body.find_nodes(op="call_function", target=_as_strided)
+        read_by_ops = {n for call in (*calls, *strided) for n in call.all_input_nodes}
         leaves = tuple(
             normalized(at_strides_of(node, leaf) if node in read_by_ops else leaf)
             for node, leaf in zip(placeholders, inputs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,6 +12,7 @@ from .apart import BOUNDARY_NAMESPACE
 from .content import Unhashable
 from .control_flow import all_nodes
 from .graph_text import graph_text, SymbolNames
+from .in_place import without_copies
 from .write_ops import WRITE_NAMESPACE
 
 
@@ -58,6 +60,11 @@ class TracedCandidate:
     def name(self) -> str:
         """The candidate's."""
         return self.candidate.name
+
+    @functools.cached_property
+    def lowered(self) -> torch.fx.GraphModule:
+        """The graph as it is lowered."""
+        return without_copies(self.graph)
 
     def does_the_same_as(self, other: TracedCandidate) -> bool:
         """Whether both would compile to the same code."""

@@ -37,15 +37,16 @@ def compare(
     """With the op itself, if asked to; the same on every rank."""
     if tuning.registration.options.numerics_check == "off":
         return {}
-    expected = _results_of_op(runners)
+    site = tuning.site
+    expected = _results_of_op(site, runners)
     if tuning.ranks:  # nobody is called where one rank has nothing to compare with
         missing = expected if isinstance(expected, Failure) else None
         of_op = common_comparisons({FALLBACK_INDEX: missing}, tuning.ranks)
         expected = of_op[FALLBACK_INDEX] or expected
-    found = _comparisons(runners, expected)
+    found = _comparisons(site, runners, expected)
     if tuning.ranks:
         return common_comparisons(found, tuning.ranks)
-    if tuning.site.body is None:
+    if site.body is None:
         return found
     return {
         index: _without_neighbours(tuning, index, point, result)
@@ -101,19 +102,20 @@ def _find_mismatch_of_ops(
     return found[0] if found else None
 
 
-def _results_of_op(runners: Runners) -> list[torch.Tensor] | Failure:
+def _results_of_op(site: CallSite, runners: Runners) -> list[torch.Tensor] | Failure:
     """What candidates are compared with, or why there is nothing."""
     if FALLBACK_INDEX not in runners:
         return Failure("the op itself does not compile, or does not run")
     try:
         # They may be inputs that the others write to, too.
-        return [result.clone() for result in runners.results_of(FALLBACK_INDEX)]
+        results = site.without_unread(runners.results_of(FALLBACK_INDEX))
+        return [result.clone() for result in results]
     except Exception as e:
         return failure_of(e).of("the op itself does not run")
 
 
 def _comparisons(
-    runners: Runners, expected: list[torch.Tensor] | Comparison
+    site: CallSite, runners: Runners, expected: list[torch.Tensor] | Comparison
 ) -> dict[int, Comparison]:
     """How each candidate's results differ from those of the op itself; None for not."""
     others = [index for index in runners if index != FALLBACK_INDEX]
@@ -122,7 +124,8 @@ def _comparisons(
     found: dict[int, Comparison] = {}
     for index in others:
         try:
-            found[index] = find_mismatch(runners.results_of(index), expected)
+            results = site.without_unread(runners.results_of(index))
+            found[index] = find_mismatch(results, expected)
         except Exception as e:
             found[index] = failure_of(e)
     return found

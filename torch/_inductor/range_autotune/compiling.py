@@ -266,13 +266,13 @@ def _generate(
     Args:
         options: of ``generate_module``.
     """
-    traced.graph.meta[_IS_CANDIDATE] = True
+    traced.lowered.meta[_IS_CANDIDATE] = True
     with knowing(traced.known):
         return call_within(
             time_limit_s(),
             "generating its code",
             functools.partial(generate_module, **options),
-            traced.graph,
+            traced.lowered,
             tuning.site.fake_inputs(),
             tuning.site.symbols(),
             f"{tuning.name}_{traced.name}",

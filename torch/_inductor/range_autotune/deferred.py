@@ -205,7 +205,11 @@ def _own_buffers(
     for result, stand_in in zip(results, stand_ins):
         layout = stand_in.get_layout()
         buffer, view = _buffer_and_view(result)
-        if id(buffer) not in mine or not _starts_at_base(buffer, view):
+        is_view_written = (
+            view is not None and stand_in.get_name() in V.graph.mutated_buffers
+        )
+        is_base = _starts_at_base(buffer, view) and not is_view_written
+        if id(buffer) not in mine or not is_base:
             copied = ir.ExternKernel.copy_input(result)
             copied = ir.ExternKernel.require_exact_strides(copied, layout.stride)
             buffer, view = _buffer_and_view(copied)

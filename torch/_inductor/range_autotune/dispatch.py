@@ -54,7 +54,7 @@ def emit_winner(
     first = len(V.graph.operations)
     with config.patch(patches), without_optional_guards():
         results = inline_subgraph_to_ir_nodes(
-            winner.graph, list(site.inputs), winner.name
+            winner.lowered, list(site.inputs), winner.name
         )
         realized = realized or bool(patches) or bool(winner.kernel_configs)
         results = with_strides_of(outputs, results, realized, site)
@@ -141,7 +141,7 @@ def _branch(
     """The winner's graph, lowered as what runs in its range of sizes."""
     patches = winner.candidate.config_patches
     name = f"size_branch_{next(_branch_numbers)}"
-    gm, fakes = _with_symbols(winner.graph, site)
+    gm, fakes = _with_symbols(winner.lowered, site)
     made = site.without_written(outputs.tensors)
     branch = lower_branch(gm, name, operands, fakes, made, patches, winner.known)
     assert branch.graph is not None

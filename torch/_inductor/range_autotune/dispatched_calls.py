@@ -10,6 +10,7 @@ from torch.utils import _pytree as pytree
 import torch
 
 from .. import config
+from .in_place import writes_of_call
 from .node_kinds import arguments_of, makes_sizes
 from .stale_code import registration_of
 
@@ -21,9 +22,16 @@ if TYPE_CHECKING:
 
 
 def dispatched_registration(node: torch.fx.Node) -> Registration | None:
-    """The registration of a call that may get more than one winner."""
+    """
+    The registration of a call that may get more than one winner, or that has to be one with
+    writes behind it.
+    """
     registration = registration_of(node.target)
-    if registration is None or registration.dim is None:
+    if registration is None:
+        return None
+    if writes_of_call(node):
+        return registration
+    if registration.dim is None:
         return None
     if node.target._schema.is_mutable:  # type: ignore[union-attr]  # an OpOverload
         return None
@@ -76,9 +84,10 @@ def have_one_size(calls: Sequence[torch.fx.Node]) -> bool:
 
 
 def _dispatch_size(call: torch.fx.Node) -> Any:
-    """A fake size; None if the dispatch tensor is missing or has no such dimension."""
+    """A fake size; None if there is none, or the tensor is missing or has no such dimension."""
     dim = registration_of_call(call).dim
-    assert dim is not None
+    if dim is None:
+        return None
     node = arguments_of(call).get(dim.tensor_name)
     value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
     if not isinstance(value, torch.Tensor):

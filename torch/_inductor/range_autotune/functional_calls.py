@@ -2,8 +2,11 @@
 Calls of registered ops that write to tensors, as calls that return what they write.
 
 An FX pass behind the post-grad passes, which have decided whether such an op writes in place
-or to a copy. It is tuned where that is memory that nobody has written yet, such as of
-``torch.empty_like``, or what generated code has computed, which can as well compute a copy.
+or to a copy. Memory that nobody has written yet, such as of ``torch.empty_like``, or that
+generated code has computed, which can as well compute a copy, is no longer needed then. What
+is returned for other memory, such as a cache, is written to it behind the call; if no region
+takes these writes in, to be one with the call again where the op itself is called, the op
+is left as it was.
 """
 
 from __future__ import annotations
@@ -18,29 +21,34 @@ from torch.utils import _pytree as pytree
 
 import torch
 
+from .. import config
 from ..lowering import lowerings
 from ..virtualized import V
 from .decomposed_ops import LoweringByDecomposition
 from .errors import NotTunable
 from .functional_variants import UNWRITTEN, variant_of, written_arguments
 from .node_kinds import (
+    aliases_of,
     arguments_of,
     has_generated_code,
     is_empty,
     is_pointwise,
     makes_sizes,
     memory_of,
+    memory_written,
     shares_memory,
 )
+from .settings import fusion_types
 from .stale_code import registration_of
 
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
 _aten = torch.ops.aten
+_reshape = torch.ops.aten.reshape.default
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,14 +59,17 @@ class _Write:
     Args:
         index: of the op's argument.
         value: the argument.
-        memory: the node whose memory that is.
+        to: what others know the memory as: the node whose memory that is where the argument
+            has all elements of that in their order, or else the argument.
         is_unwritten: whether nobody has written to it before.
+        in_place: whether others see that this memory is written to.
     """
 
     index: int
     value: torch.fx.Node
-    memory: torch.fx.Node
+    to: torch.fx.Node
     is_unwritten: bool
+    in_place: bool
 
 
 def return_what_calls_write(gm: torch.fx.GraphModule) -> None:
@@ -92,8 +103,7 @@ def _writes_of(call: torch.fx.Node) -> list[_Write]:
     What a call writes to.
 
     Raises:
-        NotTunable: if something of that is not the graph's own, or others would see that it is
-            not written to.
+        NotTunable: if they cannot be returned, or not be written behind it.
     """
     if makes_sizes(call):
         raise NotTunable("sizes of its results depend on data")
@@ -116,25 +126,25 @@ def _write_to(
 ) -> _Write:
     """See ``_writes_of``."""
     memory = memory_of(value)
-    aliases = [*_aliases_of(memory)]
+    aliases = [*aliases_of(memory)]
     earlier = [read for alias in aliases for read in alias.users if read < call]
     views = {alias for alias in aliases if alias < call} - {memory}
-    if any(user > call for view in views for user in view.users):
-        raise NotTunable(f"'{name}' is read behind it through an earlier view")
+    is_seen = any(user > call for view in views for user in view.users)
     is_unwritten = is_empty(memory) and views.issuperset(earlier)
-    if not (is_unwritten or _is_cheap_to_copy(memory)):
-        raise NotTunable(f"it writes to '{name}' in place, which is {memory.target}")
-    if value is not memory and not (is_unwritten and _is_all_of(value, memory)):
-        raise NotTunable(f"'{name}' is a part of a tensor")
-    return _Write(index, value, memory, is_unwritten)
+    is_own = is_unwritten or _is_cheap_to_copy(memory)
+    is_whole = value is memory or _is_all_of(value, memory)
+    in_place = is_seen or not (is_own and is_whole)
+    if in_place and not _can_write_behind():
+        raise NotTunable(
+            f"it writes to '{name}' in place, and nothing joins its region"
+        )
+    to = memory if is_whole else value
+    return _Write(index, value, to, is_unwritten and not in_place, in_place)
 
 
-def _aliases_of(memory: torch.fx.Node) -> Iterator[torch.fx.Node]:
-    """A node, and all that are views of it."""
-    yield memory
-    for user in memory.users:
-        if shares_memory(user) and user.all_input_nodes[0] is memory:
-            yield from _aliases_of(user)
+def _can_write_behind() -> bool:
+    """Whether regions are formed that take writes in."""
+    return config.enable_custom_op_fusion and "epilogue" in fusion_types()
 
 
 def _is_cheap_to_copy(node: torch.fx.Node) -> bool:
@@ -144,15 +154,20 @@ def _is_cheap_to_copy(node: torch.fx.Node) -> bool:
 
 
 def _is_all_of(view: torch.fx.Node, memory: torch.fx.Node) -> bool:
-    """Whether a view has all elements, in the order in which they are in memory."""
+    """
+    Whether a view has all elements, in the order in which they are in memory, and either can be
+    made of the other.
+    """
     seen, whole = view.meta["val"], memory.meta["val"]
     return (
-        view.target is _aten.as_strided.default
+        view.target in (_aten.as_strided.default, _aten.view.default, _reshape)
         and view.args[0] is memory
-        and statically_known_true(seen.storage_offset() == 0)
+        and isinstance(whole, torch.Tensor)
+        and statically_known_true(seen.storage_offset() == whole.storage_offset())
         and statically_known_true(seen.numel() == whole.numel())
         and _is_row_major(seen)
         and _is_row_major(whole)
+        and sum(type(size) is not int for size in whole.shape) <= 1
     )
 
 
@@ -183,26 +198,48 @@ def _replace(call: torch.fx.Node, writes: Sequence[_Write]) -> None:
         functional.meta = {**call.meta, "val": _value_of(functional)}
         results = len(op._schema.returns)
         parts = _parts_of(functional)
-        written = [_whole(w, part) for w, part in zip(writes, parts[results:])]
+        for write, part in zip(writes, parts[results:]):
+            _read_behind(call, write, _as_known(write, part))
     call.replace_all_uses_with(parts[0] if results == 1 else functional)
-    for write, value in zip(writes, written):
-        for user in [user for user in write.memory.users if user > call]:
-            user.replace_input_with(write.memory, value)
     graph.erase_node(call)
     for write in writes:
         _erase_unread(write.value)
 
 
+def _read_behind(call: torch.fx.Node, write: _Write, value: torch.fx.Node) -> None:
+    """
+    Has those behind a call who read what it writes to read what is returned; or where that is
+    written in place, up to the next write.
+    """
+    written = value
+    if write.in_place:
+        to = write.to
+        written = call.graph.call_function(_aten.copy_.default, (to, value))
+        written.meta = {"val": to.meta["val"]}
+    node = call.next
+    while node.op != "root":
+        if write.in_place:
+            memory = memory_written(node)
+            if memory is None or memory_of(write.to) in memory:
+                return
+        if node in write.to.users:
+            node.replace_input_with(write.to, written)
+        node = node.next
+
+
 def _given_for(write: _Write) -> torch.fx.Node:
     """What the variant is given for what the call writes to."""
-    if write.value is write.memory:
-        return write.memory
-    _, size, stride, _ = write.value.args
-    seen = write.value.meta["val"]
-    kwargs = {"dtype": seen.dtype, "device": seen.device}
-    made = write.value.graph.call_function(
-        _aten.empty_strided.default, (size, stride), kwargs
-    )
+    if write.to is write.value:
+        return write.value
+    graph, seen, sizes = write.to.graph, write.value.meta["val"], write.value.args[1]
+    if write.is_unwritten:
+        strides = write.value.args[2]
+        kwargs = {"dtype": seen.dtype, "device": seen.device}
+        made = graph.call_function(
+            _aten.empty_strided.default, (sizes, strides), kwargs
+        )
+    else:
+        made = graph.call_function(_reshape, (write.to, sizes))
     made.meta = {**write.value.meta, "val": _value_of(made)}
     return made
 
@@ -230,12 +267,12 @@ def _parts_of(node: torch.fx.Node) -> list[torch.fx.Node]:
     return parts
 
 
-def _whole(write: _Write, value: torch.fx.Node) -> torch.fx.Node:
-    """What is written, in the shape of the memory."""
-    if write.value is write.memory:
+def _as_known(write: _Write, value: torch.fx.Node) -> torch.fx.Node:
+    """What is written, in the shape that others know the memory in."""
+    if write.to is write.value:
         return value
-    sizes = write.memory.args[0]
-    whole = value.graph.call_function(_aten.reshape.default, (value, sizes))
+    sizes = [s if type(s) is int else -1 for s in write.to.meta["val"].shape]
+    whole = value.graph.call_function(_reshape, (value, sizes))
     whole.meta["val"] = _value_of(whole)
     return whole
 

@@ -27,6 +27,7 @@ from .errors import CandidateError, NotTunable, one_line
 from .functional_variants import variant_of
 from .graph_text import SymbolNames
 from .guards import replaced
+from .in_place import write_in_place
 from .inner_compilations import outside_of_compilation
 from .kernel_config_ranges import with_configs
 from .measure import as_current
@@ -35,6 +36,8 @@ from .node_kinds import is_conjugated, is_on_user_stream, makes_sizes
 from .preparing import as_for, prepare
 from .ranges import fill_gaps, Segment
 from .recall import recall
+from .region_search import Reach
+from .region_writes import values_as_writes
 from .regions import form_regions
 from .report import log_header, log_winners
 from .size_conditions import hint, size_bounds
@@ -93,7 +96,7 @@ def lower_region(
     body: torch.fx.GraphModule,
     calls: Sequence[torch.fx.Node],
     inputs: Sequence[Any],
-    wide: bool,
+    reach: Reach,
 ) -> list[Any]:
     """
     Tunes and lowers calls of registered ops together with their neighbours.
@@ -105,7 +108,7 @@ def lower_region(
         body: the region's graph.
         calls: the ops' nodes in it, in order.
         inputs: what a lowering is called with, one for each placeholder.
-        wide: see ``form_regions``.
+        reach: of the region.
 
     Returns:
         IR nodes, one for each output of the region.
@@ -113,8 +116,10 @@ def lower_region(
 
     def lower_in_parts(given: Sequence[Any]) -> list[Any]:
         parts = copied(body)  # equal calls are still compared with the region as it is
-        if wide:
-            form_regions(parts, wide=False)
+        if reach > Reach.ALONE:
+            values_as_writes(parts.graph)
+            form_regions(parts, Reach(reach - 1))
+        write_in_place(parts)
         return inline_subgraph_to_ir_nodes(parts, list(given), registration.name)
 
     result = None
@@ -123,7 +128,7 @@ def lower_region(
     with lowered_as_not_registered(call.target for call in calls):
         try:
             site = CallSite.from_region(body.graph, calls, inputs)
-            result = _tune(registration, site, lower_in_parts, wide)
+            result = _tune(registration, site, lower_in_parts, reach)
         except (NotTunable, CandidateError) as e:
             log.info("%s is not tuned here: %s", registration.name, one_line(e))
     return lower_in_parts(inputs) if result is None else result
@@ -133,14 +138,14 @@ def _tune(
     registration: Registration,
     site: CallSite,
     lower_in_parts: Callable[[Sequence[Any]], list[Any]] | None = None,
-    wide: bool = False,
+    reach: Reach = Reach.ALONE,
 ) -> Any:
     """
     See ``lower_call``.
 
     Args:
         lower_in_parts: lowers a region's inputs to its outputs by smaller regions.
-        wide: of the region, see ``form_regions``.
+        reach: of the region.
     """
     tuning = _tuning_of(registration, site)
     undecided = tuning.first is None and tuning.winners is None
@@ -148,12 +153,14 @@ def _tune(
         compiling.submit(tuning)
     # What is measured, here or by an earlier process, was so with these neighbours.
     to_measure = not tuning.source.measured
-    if lower_in_parts and to_measure and _is_better_in_parts(tuning, wide):
+    if lower_in_parts and to_measure and _is_better_in_parts(tuning, reach):
+        if reach is Reach.ALONE:  # nor is what writes in place tuned otherwise
+            tuning.standing.tell()
         return None
     if tuning.source.standing.suspended:
         compiling.submit_guarded(tuning.source)
         if tuning.first:  # an equal call site, in front of this one, fell apart
-            return _tune(registration, site, lower_in_parts, wide)
+            return _tune(registration, site, lower_in_parts, reach)
     if not tuning.standing.traced:
         tuning.standing.tell()
         return None
@@ -179,15 +186,17 @@ def _tune(
     return tuning.outputs.nested(results)
 
 
-def _is_better_in_parts(tuning: Tuning, wide: bool = False) -> bool:
+def _is_better_in_parts(tuning: Tuning, reach: Reach = Reach.ALONE) -> bool:
     """
-    Whether a region has lost all of the ops' implementations, which may work alone, or is
-    wide and has lost some to guards. Never on several ranks, which would have to agree.
+    Whether a region has lost all of the ops' implementations, which may work alone, or reaches
+    far and has lost some to guards. Never on several ranks, which would have to agree.
     """
     standing = tuning.standing
     if tuning.ranks:
         return False
-    if standing.has_implementation and not (wide and standing.lost_to_guards):
+    if standing.has_implementation and not (
+        reach is Reach.WIDE and standing.lost_to_guards
+    ):
         return False
     log.info("%s: implementations do not work with these neighbours", tuning.name)
     return True

@@ -173,6 +173,14 @@ def is_view(node: torch.fx.Node) -> bool:
     return _packet(node) in _VIEWS
 
 
+def is_any_view(node: torch.fx.Node) -> bool:
+    """
+    Whether a node only gives another view of memory, be it one that depends on how that is laid
+    out.
+    """
+    return is_view(node) or node.target is _aten.as_strided.default
+
+
 def permutes(node: torch.fx.Node) -> bool:
     """Whether a node only gives dimensions another order."""
     return _packet(node) in _PERMUTES
@@ -237,6 +245,14 @@ def memory_of(node: torch.fx.Node) -> torch.fx.Node:
     while shares_memory(node):
         node = node.all_input_nodes[0]
     return node
+
+
+def aliases_of(memory: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    """A node, and all that are views of it."""
+    yield memory
+    for user in memory.users:
+        if shares_memory(user) and user.all_input_nodes[0] is memory:
+            yield from aliases_of(user)
 
 
 def has_generated_code(node: torch.fx.Node) -> bool:

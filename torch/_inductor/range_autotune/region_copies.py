@@ -9,6 +9,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 import torch
 
 from .node_kinds import (
+    is_any_view,
     is_gather,
     is_made_of_sizes,
     is_pointwise,
@@ -59,7 +60,7 @@ def _computed_again(nodes: Sequence[torch.fx.Node]) -> set[torch.fx.Node]:
     members = set(nodes)
     again: set[torch.fx.Node] = set()
     for node in reversed(nodes):
-        if not is_free(node):
+        if not (is_free(node) or is_any_view(node)):
             again |= _cheap_again(node, members)
         elif not all(user in members and user not in again for user in node.users):
             again.add(node)

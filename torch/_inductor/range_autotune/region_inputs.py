@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from .node_kinds import indexed, is_number, is_view, memory_of
+from .node_kinds import indexed, is_any_view, is_number, memory_of
 from .write_ops import stands_for_write
 
 
@@ -49,6 +49,13 @@ def written_outputs(graph: torch.fx.Graph) -> dict[int, int]:
     }
 
 
+def unread_outputs(graph: torch.fx.Graph) -> set[int]:
+    """Of a region's graph, outputs that nobody reads: by index among the tensors."""
+    returned: Any = graph.output_node().args[0]
+    tensors = [node for node in returned if not is_number(node)]
+    return {i for i, node in enumerate(tensors) if node.kwargs.get("unread")}
+
+
 def updated_inputs(graph: torch.fx.Graph) -> set[int]:
     """Inputs of a region's graph that are read there and written to: by their index."""
     inputs = graph.find_nodes(op="placeholder")
@@ -58,7 +65,7 @@ def updated_inputs(graph: torch.fx.Graph) -> set[int]:
 
 def values_read(node: torch.fx.Node) -> list[torch.fx.Node]:
     """The nodes whose values it takes to compute a node, not only their layout."""
-    if node.op != "call_function" or is_view(node) or stands_for_write(node):
+    if node.op != "call_function" or is_any_view(node) or stands_for_write(node):
         return []
     is_copy = node.target is torch.ops.aten.copy.default
     return [

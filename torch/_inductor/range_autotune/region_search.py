@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import operator
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,7 @@ from .region_writes import (
     is_write,
     keeps_order_of_writes,
     places_of_writes,
+    reads_as_before,
     views_of_written,
     writes_between,
     writes_in_order_of_reads,
@@ -52,6 +54,18 @@ if TYPE_CHECKING:
     import torch
 
     from .registration import Registration
+
+
+class Reach(enum.IntEnum):
+    """How far regions reach from a call; code of those that reach farther may guard on sizes."""
+
+    # What the op itself writes in place.
+    ALONE = 0
+    # Pointwise neighbours.
+    NARROW = 1
+    # Through views and reductions, to writes, and to other calls.
+    WIDE = 2
+
 
 # Compilation time grows with a region, and every candidate repeats it.
 _MOST_NODES = 64
@@ -186,7 +200,7 @@ def _ends_region(
     memory = memory_written(node)
     if memory is None or (memory and node in taken):
         return True
-    return reads_from(node, written_by(members))
+    return bool(reads_as_before(node, members) & written_by(members))
 
 
 def _is_full(members: Collection[torch.fx.Node], node: torch.fx.Node) -> bool:
@@ -238,7 +252,7 @@ def _add_producers(
     # What is written to between here and the region.
     passed: set[torch.fx.Node] = set()
     inputs = {*taken, *(node for call in calls for node in made_by_user(call))}
-    inputs |= places_of_writes(members)
+    inputs |= places_of_writes(members) | written_by(members)
     # Nothing in front of it is read in the region.
     first = min((order[read] for read in _computed_for(members)), default=len(order))
     node = max(members, key=order.__getitem__)

@@ -13,9 +13,17 @@ from torch.utils import _pytree as pytree
 
 import torch
 
+from .in_place import (
+    is_copy_to,
+    is_write_of_call,
+    readers_of_memory,
+    writes_of_call,
+)
 from .node_kinds import (
+    aliases_of,
     arguments_of,
     has_generated_code,
+    is_any_view,
     is_index,
     is_number,
     is_view,
@@ -30,6 +38,9 @@ from .write_ops import AS_VALUES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
+
+# In the metadata of writes.
+_IS_UNREAD = "custom_op_unread"
 
 
 def is_write(node: torch.fx.Node) -> bool:
@@ -55,15 +66,36 @@ def can_join_as_write(
         return False
     to, value = arguments_of(node)["self"], _value(node)
     places = places_of_writes([node])
+    # Others read what was written to in place of the result.
+    may_be_read = _is_given(memory_of(to)) and (_is_given(to) or not node.users)
     return (
         (value in members or value in producers)
-        and _is_given(memory_of(to))
-        # Others then read what was written to in place of the result.
-        and (_is_given(to) or not node.users)
+        and (may_be_read or is_write_of_call(node))
+        and memory_of(to) not in members
         and to.meta["val"].device == value.meta["val"].device
         and not any(read in members or read in behind for read in places)
         and _has_shape_of_places(node)
     )
+
+
+def reads_as_before(
+    node: torch.fx.Node, members: Collection[torch.fx.Node]
+) -> set[torch.fx.Node]:
+    """
+    The memory that a node reads, see ``memory_of``, but for what it reads where a write of the
+    region has put a value, which in the region is read as that.
+    """
+    reads = [read for read in node.all_input_nodes if not _is_value(read, members)]
+    return {*map(memory_of, reads)}
+
+
+def _is_value(read: torch.fx.Node, members: Collection[torch.fx.Node]) -> bool:
+    """Whether what is read is, or is a view of, what a write of the region returns."""
+    while shares_memory(read):
+        if read in members and is_write(read):
+            return writes_value_as_it_is(read)
+        read = read.all_input_nodes[0]
+    return False
 
 
 def _is_given(node: torch.fx.Node) -> bool:
@@ -147,11 +179,31 @@ def views_of_written(members: Collection[torch.fx.Node]) -> set[torch.fx.Node] |
         if read in written or memory_of(read) not in written:
             continue
         if read not in members:
-            if not (is_view(read) and _is_known_at_start(read)):
+            if not (_is_known_view(read) and _is_known_at_start(read)):
                 return None
             views.add(read)
         left.append(read.all_input_nodes[0])
     return views
+
+
+def _is_known_view(node: torch.fx.Node) -> bool:
+    """
+    Whether a node is a view of elements in another shape or order, or by strides of some that
+    it has in the order in which they lie in memory.
+    """
+    if node.target is not torch.ops.aten.as_strided.default:
+        return is_view(node)
+    return all(map(_is_in_order, (node.meta["val"], memory_of(node).meta["val"])))
+
+
+def _is_in_order(tensor: torch.Tensor) -> bool:
+    """Whether elements lie in memory as they are counted, each at a place of its own."""
+    sizes, strides = tensor.shape, tensor.stride()
+    steps = [size * stride for size, stride in zip(sizes[1:], strides[1:])]
+    return all(
+        statically_known_true(stride >= step)
+        for stride, step in zip(strides, [*steps, 1])
+    )
 
 
 def _is_known_at_start(view: torch.fx.Node) -> bool:
@@ -180,7 +232,7 @@ def keeps_order_of_writes(nodes: Sequence[torch.fx.Node]) -> bool:
     behind: set[torch.fx.Node] = set()
     for node in _between(nodes[0], nodes[-1]):
         given = node.all_input_nodes
-        memory = set() if is_view(node) else {*map(memory_of, given)}
+        memory = set() if is_any_view(node) else reads_as_before(node, members)
         if node in members:
             read |= memory
             if is_write(node):
@@ -248,17 +300,44 @@ def _is_integer(node: torch.fx.Node) -> bool:
     return not (dtype.is_floating_point or dtype.is_complex)
 
 
-def read_writes_at_source(nodes: Collection[torch.fx.Node]) -> None:
-    """Has nodes outside read the tensor that a write of these writes to, not its result."""
+def read_writes_at_source(nodes: Collection[torch.fx.Node]) -> set[torch.fx.Node]:
+    """
+    Has nodes outside read the tensor that a write of these writes to, not its result.
+
+    Returns:
+        Those nodes, which are to stay behind the write.
+    """
+    behind = set()
     for write in filter(is_write, nodes):
-        write.replace_all_uses_with(
-            write.args[0],  # type: ignore[arg-type]  # a node
-            delete_user_cb=lambda user: user not in nodes,
+        behind.update(
+            write.replace_all_uses_with(
+                write.args[0],  # type: ignore[arg-type]  # a node
+                delete_user_cb=lambda user: user not in nodes,
+            )
         )
+    return behind - {*nodes}
+
+
+def mark_unread(nodes: Collection[torch.fx.Node]) -> None:
+    """
+    Marks the writes of a region to what the graph has computed and nobody reads behind it.
+
+    Args:
+        nodes: of the region; the others read the tensors that these write to.
+    """
+    for write in filter(is_write, nodes):
+        memory = memory_of(write)
+        users = {user for alias in aliases_of(memory) for user in alias.users}
+        read_behind = any(user > write for user in users - {*nodes})
+        if memory.op == "call_function" and not read_behind and is_copy_to(write):
+            write.meta[_IS_UNREAD] = True
 
 
 def writes_as_values(graph: torch.fx.Graph) -> None:
-    """Has a region's graph return what it writes to, behind all else, in place of writing."""
+    """
+    Has a region's graph return what it writes to, behind all else, in place of writing; who
+    reads that there reads the value.
+    """
     output = graph.output_node()
     for write in [node for node in graph.nodes if is_write(node)]:
         given = arguments_of(write)
@@ -266,9 +345,45 @@ def writes_as_values(graph: torch.fx.Graph) -> None:
         with graph.inserting_before(output):
             arguments = tuple(given.values())[: len(op._schema.arguments)]
             value = graph.call_function(op, arguments)
+        if write.meta.get(_IS_UNREAD):
+            value.kwargs = {"unread": True}
         value.meta = {**write.meta, "val": given["self"].meta["val"]}
+        if writes_value_as_it_is(write):
+            write.replace_all_uses_with(
+                _value(write), delete_user_cb=lambda user: user is not output
+            )
         write.replace_all_uses_with(value)
         graph.erase_node(write)
         returned: Any = output.args[0]
         if value not in returned:
             output.args = ((*returned, value),)
+
+
+def values_as_writes(graph: torch.fx.Graph) -> None:
+    """
+    The reverse for what ops write in place, unless what was there is read behind them: has a
+    region's graph, which returns what is written to, write right behind them.
+    """
+    for call in [*graph.nodes]:
+        for write in writes_of_call(call):
+            to, value = write.args
+            assert isinstance(to, torch.fx.Node) and isinstance(value, torch.fx.Node)
+            if any(node > value for node in readers_of_memory(to) if node is not write):
+                continue
+            with graph.inserting_after(value):
+                written = graph.call_function(torch.ops.aten.copy_.default, (to, value))
+            written.meta = {**write.meta, _IS_UNREAD: write.kwargs.get("unread")}
+            write.replace_all_uses_with(to)
+            graph.erase_node(write)
+
+
+def writes_value_as_it_is(write: torch.fx.Node) -> bool:
+    """Whether what is read where it has written is the value, neither cast nor broadcast."""
+    if not is_copy_to(write):
+        return False
+    to, value = (node.meta["val"] for node in write.args[:2])  # type: ignore[union-attr]  # nodes
+    return (
+        to.dtype == value.dtype
+        and len(to.shape) == len(value.shape)
+        and all(statically_known_true(a == b) for a, b in zip(to.shape, value.shape))
+    )

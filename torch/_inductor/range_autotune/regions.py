@@ -22,6 +22,7 @@ import torch
 from .. import config
 from .dispatched_calls import dispatched_registration
 from .functional_calls import return_what_calls_write
+from .in_place import nodes_of_call, write_in_place, writes_of_call
 from .node_kinds import (
     is_gather,
     is_on_user_stream,
@@ -34,9 +35,10 @@ from .node_kinds import (
 from .redefined_ops import follow_redefined_ops
 from .region_copies import is_free, with_copies
 from .region_inputs import written_outputs
-from .region_search import find_region, SubgraphBoundaryInfo
+from .region_search import find_region, Reach, SubgraphBoundaryInfo
 from .region_writes import (
     is_write,
+    mark_unread,
     read_writes_at_source,
     writes_as_values,
 )
@@ -63,34 +65,42 @@ def prepare_calls(gm: torch.fx.GraphModule) -> None:
     return_what_calls_write(gm)
     if config.enable_custom_op_fusion:
         form_regions(gm)
+    write_in_place(gm)
 
 
-def form_regions(gm: torch.fx.GraphModule, wide: bool = True) -> None:
+def form_regions(gm: torch.fx.GraphModule, reach: Reach = Reach.WIDE) -> None:
     """
     Replaces each dispatched call and the neighbours that may join it by one node.
 
     Args:
         gm: a post-grad graph with fake values in its metadata; changed in place.
-        wide: whether regions reach through views and reductions and hold several calls;
-            such code may guard on sizes where it would not without.
+        reach: of the regions.
     """
     if any(map(is_on_user_stream, gm.graph.nodes)):
         return  # events order the work on streams by where they are in the graph
     calls = [node for node in gm.graph.nodes if dispatched_registration(node)]
-    narrow = () if wide else (*calls, *filter(_needs_wide, gm.graph.nodes))
+    outside = _out_of_reach(gm.graph, calls, reach)
     taken: set[torch.fx.Node] = set()
     for number, call in enumerate(calls):
         if call in taken:
             continue
-        region = find_region(call, taken.union(narrow))
+        region = find_region(call, taken.union(outside))
+        if not _has_own_writes(region):
+            continue
         if len(region.nodes) > 1 and _is_read(region.nodes):
             nodes = tuple(with_copies(region.nodes))
             region = dataclasses.replace(region, nodes=nodes)
             taken.update(region.nodes)
-            _replace(gm, region, f"autotuned_region_{number}", wide)
+            _replace(gm, region, f"autotuned_region_{number}", reach)
     if taken:
         gm.graph.lint()
         gm.recompile()
+
+
+def _has_own_writes(region: SubgraphBoundaryInfo) -> bool:
+    """Whether all is written in a region that its ops write in place."""
+    writes = [write for call in region.calls for write in writes_of_call(call)]
+    return all(write in region.nodes for write in writes)
 
 
 def _is_read(nodes: Collection[torch.fx.Node]) -> bool:
@@ -99,6 +109,19 @@ def _is_read(nodes: Collection[torch.fx.Node]) -> bool:
         is_write(node) or any(user not in nodes for user in node.users)
         for node in nodes
     )
+
+
+def _out_of_reach(
+    graph: torch.fx.Graph, calls: Sequence[torch.fx.Node], reach: Reach
+) -> set[torch.fx.Node]:
+    """The nodes that join no call; the calls themselves where they join no other one."""
+    if reach is Reach.WIDE:
+        return set()
+    own = {node for call in calls for node in nodes_of_call(call)}
+    others = [node for node in graph.nodes if node not in own]
+    if reach is Reach.NARROW:
+        others = [*filter(_needs_wide, others)]
+    return {*calls, *others}
 
 
 def _needs_wide(node: torch.fx.Node) -> bool:
@@ -112,11 +135,12 @@ def _needs_wide(node: torch.fx.Node) -> bool:
 
 
 def _replace(
-    gm: torch.fx.GraphModule, region: SubgraphBoundaryInfo, name: str, wide: bool
+    gm: torch.fx.GraphModule, region: SubgraphBoundaryInfo, name: str, reach: Reach
 ) -> None:
     """Puts one node in the place of a region's nodes."""
     nodes = list(region.nodes)
-    read_writes_at_source(nodes)
+    behind = read_writes_at_source(nodes)
+    mark_unread(nodes)
     _give_seeds(nodes)
     before = nodes[0].prev
     body, inputs, outputs = fuse_as_graphmodule(
@@ -129,7 +153,7 @@ def _replace(
     targets = {call.target for call in region.calls}
     calls = [node for node in body.graph.nodes if node.target in targets]
     with gm.graph.inserting_after(nodes[-1]):
-        lowering = _lowering_of(region, body, calls, name, wide)
+        lowering = _lowering_of(region, body, calls, name, reach)
         node = gm.graph.call_function(lowering, inputs)
     returned: Any = body.graph.output_node().args[0]
     node.meta = {"val": tuple(result.meta.get("val") for result in returned)}
@@ -139,7 +163,7 @@ def _replace(
             part.meta = {**output.meta}
             output.replace_all_uses_with(part)
     erase_nodes(gm, nodes)
-    _put_behind(node, before)
+    _put_behind(behind, node, before)
     log.debug("%s: joined by %s", list(region.calls), [n.name for n in nodes])
 
 
@@ -162,16 +186,21 @@ def _give_seeds(nodes: Collection[torch.fx.Node]) -> None:
             node.graph.erase_node(seed)
 
 
-def _put_behind(node: torch.fx.Node, start: torch.fx.Node) -> None:
-    """Moves what depends on a node behind it, from where it is between ``start`` and that."""
-    late = {node, *node.users}
+def _put_behind(
+    late: set[torch.fx.Node], node: torch.fx.Node, start: torch.fx.Node
+) -> None:
+    """
+    Moves nodes, and what depends on them, behind a node, from where they are between ``start``
+    and that.
+    """
     last = node
     while last.next in node.users:  # the parts of what it returns
         last = last.next
+    late.update(node.users, [node])
     at = start.next
     while at is not node:
         following = at.next
-        if any(read in late for read in at.all_input_nodes):
+        if at in late or any(read in late for read in at.all_input_nodes):
             late.add(at)
             last.append(at)
             last = at
@@ -190,7 +219,7 @@ def _lowering_of(
     body: torch.fx.GraphModule,
     calls: Sequence[torch.fx.Node],
     name: str,
-    wide: bool,
+    reach: Reach,
 ) -> Any:
     """A target for the region's node that Inductor calls with IR in place of tensors."""
 
@@ -201,7 +230,7 @@ def _lowering_of(
         if any(isinstance(x, (torch.Tensor, torch.SymInt)) for x in inputs):
             # Lowering torch.cond runs its branches' graphs to look for aliases.
             return list(body(*inputs))
-        return lower_region(region.registration, body, calls, inputs, wide)
+        return lower_region(region.registration, body, calls, inputs, reach)
 
     lower.__name__ = lower.__qualname__ = name
     lower._inductor_lowering_function = True  # type: ignore[attr-defined]  # its protocol

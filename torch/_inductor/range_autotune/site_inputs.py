@@ -63,14 +63,16 @@ def at_strides_of(node: torch.fx.Node, leaf: Any) -> Any:
 
 def is_same_input(leaf: Any, given: Any) -> bool:
     """
-    Whether a tensor is one that the graph is given, or a buffer of a model compiled ahead,
-    in the memory where that lies.
+    Whether a tensor is one that the graph is given or has computed, or a buffer of a model
+    compiled ahead, in the memory where that lies.
     """
     if not (isinstance(leaf, ir.TensorBox) and isinstance(given, ir.TensorBox)):
         return False
     storage = given.data
-    is_buffer = isinstance(storage, ir.StorageBox) and storage.is_module_buffer()
-    return leaf.data is storage and (given.is_input_buffer() or is_buffer)
+    if leaf.data is not storage or not isinstance(storage, ir.StorageBox):
+        return False
+    is_computed = isinstance(storage.data, ir.Operation)
+    return is_computed or storage.is_input_buffer() or storage.is_module_buffer()
 
 
 def exprs_of(leaf: Any) -> list[sympy.Expr]:

@@ -3,7 +3,8 @@ Ops that stand for writes to what a region is given, such as a cache or a buffer
 updated in place.
 
 To tracers and graph passes they are ops as any other, without side effects, whose results
-stand for what was written to; where they are lowered or called, they write.
+stand for what was written to; where they are lowered or called, they write. ``unread`` is
+what nobody reads behind the region: where a value is copied there, that is left out.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from torch.utils import _pytree as pytree
 
 import torch
 
+from .signatures import arguments_by_name
+
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
 WRITE_NAMESPACE = "inductor_write"
 _aten = torch.ops.aten
 _library = torch.library.Library(WRITE_NAMESPACE, "DEF")
-_library.define("copy(Tensor to, Tensor value) -> Tensor")
+_library.define("copy(Tensor to, Tensor value, *, bool unread=False) -> Tensor")
 _library.define("index_put(Tensor to, Tensor?[] indices, Tensor value) -> Tensor")
 # By the op that writes. They take the first of its arguments.
 AS_VALUES = {
@@ -33,14 +36,16 @@ AS_VALUES = {
 
 @torch.library.register_fake(f"{WRITE_NAMESPACE}::copy", lib=_library)
 @torch.library.register_fake(f"{WRITE_NAMESPACE}::index_put", lib=_library)
-def _like(to: torch.Tensor, *_: Any) -> torch.Tensor:
+def _like(to: torch.Tensor, *_: Any, unread: bool = False) -> torch.Tensor:
     return torch.empty_strided(to.shape, to.stride(), dtype=to.dtype, device=to.device)
 
 
 @torch.library.impl(
     f"{WRITE_NAMESPACE}::copy", "CompositeExplicitAutograd", lib=_library
 )
-def _copy(to: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+def _copy(
+    to: torch.Tensor, value: torch.Tensor, *, unread: bool = False
+) -> torch.Tensor:
     return to.copy_(value).clone()
 
 
@@ -57,8 +62,29 @@ def register_lowering_of_writes() -> None:
     """Has the ops that stand for writes lowered to these."""
     from ..lowering import lowerings
 
-    for op, as_value in AS_VALUES.items():
-        lowerings.setdefault(as_value, _behind_reads(lowerings[op]))
+    copy_, index_put_ = AS_VALUES
+    lowerings.setdefault(AS_VALUES[copy_], _behind_reads(_copy_in_place))
+    lowerings.setdefault(AS_VALUES[index_put_], _behind_reads(lowerings[index_put_]))
+
+
+def _copy_in_place(to: Any, value: Any, unread: bool = False) -> Any:
+    """
+    Lowers a copy. Inductor's own puts the value in the place of what the graph has computed,
+    for those who read that later; who is lowered by now knows it by name.
+    """
+    from .. import ir
+    from ..lowering import expand, lowerings, to_device, to_dtype
+
+    is_computed = isinstance(to.data, ir.StorageBox) and isinstance(
+        to.data.data, ir.Operation
+    )
+    if unread or to is value:
+        return to
+    if not is_computed:
+        return lowerings[_aten.copy_.default](to, value)
+    value = to_dtype(to_device(value, to.get_device()), to.get_dtype())
+    ir.MutationLayoutSHOULDREMOVE.realize_into(expand(value, to.get_size()), to.data)
+    return to
 
 
 def _behind_reads(lower: Callable[..., Any]) -> Callable[..., Any]:
@@ -70,16 +96,37 @@ def _behind_reads(lower: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @functools.wraps(lower)
-    def lower_write(to: Any, *given: Any) -> Any:
+    def lower_write(to: Any, *given: Any, **options: bool) -> Any:
         from .. import ir
 
         for value in pytree.tree_leaves(given):
             is_computed = isinstance(value, ir.TensorBox)
             if is_computed and to.get_name() in value.get_read_names():
                 value.realize()
-        return lower(to, *given)
+        return lower(to, *given, **options)
 
     return lower_write
+
+
+def settle_earlier_readers(op: Any, args: Sequence[Any], kwargs: Any) -> None:
+    """
+    Called before an op is put into the graph: has computed what was to read later what it writes
+    to, and is to read that as it was.
+
+    Args:
+        op: what is called; nothing happens if it is no op that writes.
+        args, kwargs: what it is called with, as IR.
+    """
+    from .. import ir
+    from ..virtualized import V
+
+    if not (isinstance(op, torch._ops.OpOverload) and op._schema.is_mutable):
+        return
+    given = arguments_by_name(op, args, kwargs)
+    written = [given.get(a.name) for a in op._schema.arguments if a.is_write]
+    for value in pytree.tree_leaves(written):
+        if isinstance(value, ir.TensorBox):
+            V.graph.mark_buffer_mutated(ir.ExternKernel.realize_input(value).get_name())
 
 
 def stands_for_write(node: torch.fx.Node) -> bool:

@@ -1,0 +1,335 @@
+# Owner(s): ["module: inductor"]
+"""
+Tests of ``torch._inductor.range_autotune.in_place``: ops that write to what others see, such as
+a cache, a residual, or the result of a product.
+"""
+
+import itertools
+import re
+
+from test_custom_op_autotune import (
+    AutotuneTestCase,
+    DEVICE,
+    made_up_times,
+    no_recompile,
+    ramp,
+    RANGES,
+)
+from torch._inductor.test_case import run_tests
+from torch._inductor.utils import run_and_get_code
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
+from torch.testing._internal.common_utils import (
+    instantiate_parametrized_tests,
+    parametrize,
+)
+from torch.testing._internal.inductor_utils import HAS_GPU
+
+import torch
+from torch._inductor import config
+from torch._inductor.kernel.custom_op import (
+    CustomOpRangeConfig,
+    register_custom_op_autotuning,
+)
+
+
+KERNEL = "async_compile.triton(" if HAS_GPU else "async_compile.cpp_pybinding("
+NEW_MEMORY = "= empty_strided_"
+LOGGER = "torch._inductor.kernel.custom_op"
+# The op itself, an implementation, and others by range.
+WINNERS = (-1, 0, "by range")
+
+_numbers = itertools.count()
+
+
+def tuned(fn, written, *impls, fake=None, **options):
+    """An op of rows ``x`` that writes, with implementations that do the same."""
+    name = f"in_place::op{next(_numbers)}"
+    op = torch.library.custom_op(name, mutates_args=written)(fn)
+    if fake:
+        op.register_fake(fake)
+    ranges = CustomOpRangeConfig("x", 0, RANGES, [*impls])
+    register_custom_op_autotuning(op, configs=[ranges], **options)
+    return op
+
+
+def times(winner):
+    """As ``made_up_times`` takes them; by range if that is what the first output has rows of."""
+    if winner == "by range":
+        return lambda rows, i: 1.0 if i == (0 if rows < 512 else 1) else 2.0
+    return lambda _, i: 1.0 if i == winner else 2.0
+
+
+def add_(y: torch.Tensor, x: torch.Tensor) -> None:
+    y.add_(x)
+
+
+def add_out(y, x):
+    torch.add(y, x, out=y)
+
+
+def add_copy(y, x):
+    y.copy_(x + y * 1)
+
+
+def adding():
+    return tuned(add_, ["y"], add_out, add_copy)
+
+
+def normalize_(x: torch.Tensor, residual: torch.Tensor) -> None:
+    residual.add_(x)
+    x.copy_(residual / (residual.abs().sum(-1, keepdim=True) + 1))
+
+
+def normalize_sum(x, residual):
+    total = residual + x
+    torch.div(total, total.abs().sum(-1, keepdim=True) + 1, out=x)
+    residual.copy_(total)
+
+
+def normalize_blocks(x, residual):
+    residual.add_(x)
+    blocks = [block.abs().sum(-1, keepdim=True) for block in residual.chunk(2, -1)]
+    x.copy_(residual / (blocks[0] + blocks[1] + 1))
+
+
+@instantiate_parametrized_tests
+class TestInPlace(AutotuneTestCase):
+    def check(
+        self, fn, make, winner=0, sizes=(2, 511, 512, 3000), dims=((0, 0), (1, 0))
+    ):
+        """
+        Compiled at one size, right at others: results, and what is written to arguments.
+
+        Returns:
+            The code.
+        """
+        args = make(128)
+        for index, dim in dims:
+            torch._dynamo.mark_dynamic(args[index], dim)
+        compiled = torch.compile(fn)
+        with made_up_times(times(winner)):
+            _, codes = run_and_get_code(compiled, *args)
+        for size in sizes:
+            given, expected = make(size), make(size)
+            with no_recompile:
+                self.assertEqual(compiled(*given), fn(*expected), msg=f"at {size}")
+            self.assertEqual(given, expected, msg=f"at size {size}")
+        return codes[-1]
+
+    @parametrize("winner", WINNERS)
+    def test_input_of_the_graph(self, winner):
+        op = adding()
+
+        def fn(x, y):
+            torch._check(x.shape[0] == y.shape[0])
+            op(y, x)
+
+        code = self.check(fn, lambda n: [ramp(n, 4), ramp(n, 4)], winner)
+        self.assertNotIn(NEW_MEMORY, code)
+        self.assertEqual(code.count(KERNEL), {-1: 0, 0: 1, "by range": 2}[winner])
+        self.assertEqual(
+            len(re.findall(r"torch\.ops\.in_place\.op\d+\.default\(arg\d", code)),
+            int(winner == -1),
+        )
+
+    @parametrize("winner", WINNERS)
+    def test_neighbours_join_where_it_is_read(self, winner):
+        op = tuned(normalize_, ["x", "residual"], normalize_sum, normalize_blocks)
+
+        def fn(x, residual, weight):
+            torch._check(x.shape[0] == residual.shape[0])
+            x = x @ weight
+            op(x, residual)
+            return torch.relu(x) + 1
+
+        weight = torch.eye(8, device=DEVICE)
+        make = lambda n: [ramp(n, 8), ramp(n, 8) - 9, weight]  # noqa: E731
+        code = self.check(fn, make, winner)
+        if winner == 0:  # nobody reads the product again, which is not written to
+            (call,) = re.findall(r"^ *(?:cpp|triton)_.*\(.*\)$", code, re.MULTILINE)
+            self.assertEqual(call.count("buf0"), 1)
+        self.assertEqual(code.count(KERNEL), 2 if winner == "by range" else 1)
+
+    @parametrize("winner", WINNERS)
+    @parametrize(
+        "options",
+        ({"cpp_wrapper": True}, {"defer_custom_op_choices": True}),
+        name_fn=lambda options: next(iter(options)),
+    )
+    def test_one_residual_for_all_layers(self, winner, options):
+        op = tuned(normalize_, ["x", "residual"], normalize_sum, normalize_blocks)
+
+        def fn(x, residual, weight):
+            torch._check(x.shape[0] == residual.shape[0])
+            residual = residual + 1
+            for _ in range(2):
+                x = x @ weight
+                op(x, residual)
+            return x, residual.cos()
+
+        weight = torch.eye(8, device=DEVICE)
+        with config.patch(options):
+            self.check(fn, lambda n: [ramp(n, 8), ramp(n, 8) - 9, weight], winner)
+
+    @parametrize("winner", (-1, 0, 1))
+    def test_rows_of_a_cache(self, winner):
+        def store(x: torch.Tensor, cache: torch.Tensor, places: torch.Tensor) -> None:
+            cache.view(-1, cache.shape[-1])[places] = x
+
+        def put(x, cache, places):
+            cache.view(-1, cache.shape[-1]).index_put_((places,), x)
+
+        def copied(x, cache, places):
+            cache.view(-1, cache.shape[-1]).index_copy_(0, places, x)
+
+        op = tuned(store, ["cache"], put, copied)
+
+        def fn(x, places, cache):
+            torch._check(x.shape[0] == places.shape[0])
+            op(x * 2, cache[1], places)
+            return cache[1, 0] + 1
+
+        def make(n):
+            cache = torch.zeros(2, 500, 8, 4, device=DEVICE)
+            return [ramp(n, 4), torch.arange(n, device=DEVICE).flip(0), cache]
+
+        code = self.check(fn, make, winner)
+        # One kernel computes the rows, and maybe writes them, one reads the first of them.
+        self.assertLessEqual(code.count(KERNEL), 2)
+        self.assertEqual(code.count(NEW_MEMORY), 2 if winner == -1 else 1)
+
+    @parametrize("winner", (-1, 0))
+    def test_parts_of_a_tensor(self, winner):
+        op = adding()
+
+        def fn(x):
+            out = x.new_zeros(x.shape[0], 8)
+            op(out[:, :4], x)
+            op(out[:, 4:], x * 2)
+            return out
+
+        self.check(fn, lambda n: [ramp(n, 4)], winner, dims=((0, 0),))
+
+    @parametrize("winner", (-1, 0))
+    def test_results_beside_what_is_written(self, winner):
+        def fn(y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+            y.add_(x)
+            return y.sum(-1)
+
+        def impl(y, x):
+            y.copy_(y + x)
+            return torch.sum(y, -1)
+
+        op = tuned(fn, ["y"], impl, fake=lambda y, x: y.new_empty(y.shape[:-1]))
+
+        def model(x, y):
+            torch._check(x.shape[0] == y.shape[0])
+            y = (y @ torch.eye(4, device=DEVICE)).view(-1, 2, 2)
+            total = op(y, x.view(-1, 2, 2))
+            return total + 1, y * 2
+
+        code = self.check(model, lambda n: [ramp(n, 4), ramp(n, 4)], winner)
+        self.assertLessEqual(code.count(KERNEL), 2)
+
+    @parametrize("winner", (-1, 0))
+    def test_what_was_there_is_read_too(self, winner):
+        op = adding()
+
+        def fn(x, y):
+            torch._check(x.shape[0] == y.shape[0])
+            before = y.cos()
+            op(y, before)
+            return before + x, y + before
+
+        self.check(fn, lambda n: [ramp(n, 4), ramp(n, 4)], winner)
+
+    @parametrize("winner", (-1, 0))
+    def test_one_size(self, winner):
+        op = tuned(normalize_, ["x", "residual"], normalize_sum)
+
+        def fn(x, residual):
+            op(x, residual)
+            return x * 2
+
+        with made_up_times(times(winner)):
+            given, expected = ([ramp(8, 8), ramp(8, 8) - 9] for _ in range(2))
+            result, (code,) = run_and_get_code(torch.compile(fn), *given)
+        self.assertEqual((result, given), (fn(*expected), expected))
+        self.assertEqual(code.count(KERNEL), 1)
+
+    def test_results_that_nobody_reads_are_not_compared(self):
+        op = tuned(
+            normalize_,
+            ["x", "residual"],
+            normalize_sum,
+            lambda x, residual: residual.add_(x * 2) and None,
+            numerics_check="drop",
+        )
+
+        def fn(x, residual, weight):
+            torch._check(x.shape[0] == residual.shape[0])
+            x = x @ weight
+            op(x, residual)
+            return residual * 2
+
+        weight = torch.eye(8, device=DEVICE)
+        with self.assertLogs(LOGGER, "WARNING") as logs:
+            code = self.check(fn, lambda n: [ramp(n, 8), ramp(n, 8) - 9, weight])
+        self.assertEqual(len(logs.output), 1, logs.output)
+        self.assertEqual(code.count(KERNEL), 1)
+
+    def test_neighbours_that_implementations_do_not_work_with(self):
+        """The op and its write are tuned alone."""
+
+        def alone(y, x):
+            ops = get_proxy_mode().tracer.graph.find_nodes(
+                op="call_function", target=torch.ops.aten.cos.default
+            )
+            if ops:
+                raise RuntimeError("neighbours")
+            torch.add(y, x, out=y)
+
+        op = tuned(add_, ["y"], alone)
+
+        def fn(x, y):
+            torch._check(x.shape[0] == y.shape[0])
+            op(y, x.cos())
+            return y + 1
+
+        with self.assertLogs(LOGGER, "INFO") as logs:
+            code = self.check(fn, lambda n: [ramp(n, 4), ramp(n, 4)])
+        self.assertIn("do not work with these neighbours", logs.output[0])
+        self.assertNotIn("torch.ops.in_place", code)
+        self.assertEqual(code.count(NEW_MEMORY), 1)
+
+    def test_candidates_left_out_are_told_of(self):
+        op = adding()
+
+        def fn(x, y):
+            op(y, x)
+
+        with self.assertLogs(LOGGER, "WARNING") as logs:
+            code = self.check(fn, lambda n: [ramp(n, 4), ramp(n, 4)])
+        self.assertRegex(
+            logs.output[0], "'add_out' is left out: it guards on a size, Eq"
+        )
+        self.assertNotIn(NEW_MEMORY, code)
+        self.assertNotIn(KERNEL, code)
+
+    def test_not_without_regions(self):
+        op = adding()
+
+        def fn(x, y):
+            torch._check(x.shape[0] == y.shape[0])
+            op(y, x)
+
+        with (
+            config.patch(enable_custom_op_fusion=False),
+            self.assertLogs(LOGGER, "INFO") as logs,
+        ):
+            self.check(fn, lambda n: [ramp(n, 4), ramp(n, 4)])
+        self.assertIn("it writes to 'y' in place, and nothing joins", logs.output[0])
+
+
+if __name__ == "__main__":
+    run_tests()

@@ -1,0 +1,259 @@
+"""
+Writes in place: of a candidate that writes to a copy of what its region writes to, and of
+calls that no region takes in.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, TYPE_CHECKING
+
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+import torch
+
+from .functional import arguments_written
+from .functional_variants import mutable_op, UNWRITTEN, written_arguments
+from .node_kinds import arguments_of, is_any_view, is_view, memory_of
+from .symbolic_graphs import copied
+from .write_ops import AS_VALUES, stands_for_write
+
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+_clone = torch.ops.aten.clone.default
+_copy_ = torch.ops.aten.copy_.default
+
+
+def without_copies(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """
+    A candidate's graph as it is lowered: ops that write to a copy, which is then copied to
+    what the region writes to, write to that, unless what was there is read behind them.
+    """
+    if not any(_copy_that_is_written(node) for node in gm.graph.nodes):
+        return gm
+    gm = copied(gm)
+    for write in [node for node in gm.graph.nodes if stands_for_write(node)]:
+        copy = _copy_that_is_written(write)
+        if copy is None:
+            continue
+        to, source = write.args[0], copy.args[0]
+        first = min(_writers(copy))
+        if all(node < first for node in readers_of_memory(to) if node is not write):
+            write.args = (to, to)
+            copy.replace_all_uses_with(source)
+            gm.graph.erase_node(copy)
+    gm.recompile()
+    return gm
+
+
+def _copy_that_is_written(write: torch.fx.Node) -> Any:
+    """The copy of what is written to, that ops write to and this copies back; None if none."""
+    if not (stands_for_write(write) and is_copy_to(write)):
+        return None
+    to, value = write.args
+    copy = memory_of(value)  # type: ignore[arg-type]  # a node
+    is_copy = copy.target is _clone and memory_of(copy.args[0]) is memory_of(to)  # type: ignore[arg-type]  # nodes
+    if is_copy and any(_writers(copy)) and _lie_alike(value, copy, to, copy.args[0]):
+        return copy
+    return None
+
+
+def _lie_alike(view: Any, whole: Any, other: Any, other_whole: Any) -> bool:
+    """
+    Whether values lie in two tensors, or in views of one, in the same way, and those are laid
+    out alike.
+    """
+
+    def layout(node: torch.fx.Node, of: torch.fx.Node) -> list[Any]:
+        seen, base = node.meta["val"], of.meta["val"]
+        start = seen.storage_offset() - base.storage_offset()
+        return [*seen.shape, *seen.stride(), start, *base.shape, *base.stride()]
+
+    layouts = layout(view, whole), layout(other, other_whole)
+    return len(layouts[0]) == len(layouts[1]) and all(
+        statically_known_true(a == b) for a, b in zip(*layouts)
+    )
+
+
+def _writers(memory: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    """The nodes that write to a node's memory."""
+    for node in readers_of_memory(memory):
+        if any(memory_of(to) is memory for to in arguments_written(node)):
+            yield node
+
+
+def readers_of_memory(value: Any) -> Iterator[torch.fx.Node]:
+    """The nodes that are given a value's memory, whatever the view of it; in their order."""
+    memory = memory_of(value)
+    for node in memory.graph.nodes:
+        if not is_any_view(node) and any(
+            memory_of(given) is memory for given in node.all_input_nodes
+        ):
+            yield node
+
+
+def writes_of_call(call: torch.fx.Node) -> list[torch.fx.Node]:
+    """
+    Of a call of a functional variant, the nodes that write what it returns to what it is given
+    for that: in the op's place they are one with it.
+    """
+    return [write for writes in _writes_by_argument(call).values() for write in writes]
+
+
+def _writes_by_argument(call: torch.fx.Node) -> dict[str, list[torch.fx.Node]]:
+    """See ``writes_of_call``; of the arguments that are written in place."""
+    given = arguments_of(call)
+    found = {
+        name: [
+            copy
+            for copy in _copies_of(part)
+            if memory_of(copy.args[0]) is memory_of(given[name])  # type: ignore[arg-type]  # a node
+        ]
+        for name, part in _parts_written(call).items()
+    }
+    return {name: writes for name, writes in found.items() if writes}
+
+
+def _copies_of(value: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    """The nodes that copy a value to tensors, maybe in another shape."""
+    for user in value.users:
+        if is_copy_to(user) and user.args[1] is value:
+            yield user
+        elif is_view(user):
+            yield from _copies_of(user)
+
+
+def nodes_of_call(call: torch.fx.Node) -> set[torch.fx.Node]:
+    """A call, its writes, see ``writes_of_call``, and what is between."""
+    found = {call}
+    left: list[Any] = [*_parts_written(call).values(), *writes_of_call(call)]
+    for node in left:  # grows
+        if node not in found:
+            found.add(node)
+            left.append(node.args[1] if is_copy_to(node) else node.args[0])
+    return found
+
+
+def is_write_of_call(write: torch.fx.Node) -> bool:
+    """Whether ``writes_of_call`` finds it for the call whose value it writes."""
+    if not is_copy_to(write):
+        return False
+    value: Any = write.args[1]
+    while is_view(value) or value.target is operator.getitem:
+        value = value.args[0]
+    return write in writes_of_call(value)
+
+
+def is_copy_to(node: torch.fx.Node) -> bool:
+    """Whether a node copies a value to a tensor; its first two arguments."""
+    return node.target in (_copy_, AS_VALUES[_copy_])
+
+
+def _parts_written(call: torch.fx.Node) -> dict[str, torch.fx.Node]:
+    """What a call of a functional variant returns of what the op writes, by argument."""
+    target = call.target
+    op = mutable_op(target) if isinstance(target, torch._ops.OpOverload) else None
+    if op is None:
+        return {}
+    names = [*written_arguments(op).values()]
+    results = len(op._schema.returns)
+    if results + len(names) == 1:
+        return {names[0]: call}
+    parts: dict[Any, torch.fx.Node] = {
+        user.args[1]: user for user in call.users if user.target is operator.getitem
+    }
+    return {n: parts[i] for i, n in enumerate(names, results) if i in parts}
+
+
+def write_in_place(gm: torch.fx.GraphModule) -> None:
+    """
+    Puts the ops that write in the places of their functional variants, where what these return
+    is written behind them.
+
+    Args:
+        gm: a graph, or that of a region; changed.
+    """
+    changed = False
+    for call in [*gm.graph.nodes]:
+        if writes := _writes_by_argument(call):
+            _call_in_place(call, writes)
+            changed = True
+    if changed:
+        gm.graph.lint()
+        gm.recompile()
+
+
+def _call_in_place(
+    call: torch.fx.Node, writes: Mapping[str, Sequence[torch.fx.Node]]
+) -> None:
+    """
+    Puts an op in the place of its functional variant's call.
+
+    Args:
+        writes: by argument, what follows from the op then, and is erased; those that stand
+            for a write in a region's graph stay, and write nothing.
+    """
+    op = mutable_op(call.target)  # type: ignore[arg-type]  # an OpOverload
+    assert op is not None
+    in_place = {name: w for name, w in writes.items() if not _is_read_behind(call, w)}
+    own = _own_copies(call, op, in_place)
+    with call.graph.inserting_before(call):
+        kwargs = {k: value for k, value in call.kwargs.items() if k != UNWRITTEN}
+        args, kwargs = torch.fx.map_arg(
+            (call.args, kwargs), lambda node: own.get(node, node)
+        )
+        node = call.graph.call_function(op, args, kwargs)
+    given = arguments_of(call)
+    for name, part in _parts_written(call).items():
+        part.replace_all_uses_with(own.get(given[name], given[name]))
+    for write in [write for of_one in in_place.values() for write in of_one]:
+        to = write.args[0]
+        if stands_for_write(write):
+            write.args = (to, to)
+        else:
+            write.replace_all_uses_with(to)  # type: ignore[arg-type]  # a node
+            call.graph.erase_node(write)
+    _return_results(call, op, node)
+
+
+def _own_copies(
+    call: torch.fx.Node, op: torch._ops.OpOverload, in_place: Collection[str]
+) -> dict[Any, torch.fx.Node]:
+    """Copies of arguments that are to stay as they were, unless nobody has written them."""
+    given = arguments_of(call)
+    copies = {}
+    with call.graph.inserting_before(call):
+        for i, name in written_arguments(op).items():
+            value = given[name]
+            if i not in given[UNWRITTEN] and name not in in_place:
+                copies[value] = call.graph.call_function(_clone, (value,))
+                copies[value].meta["val"] = value.meta["val"]
+    return copies
+
+
+def _is_read_behind(call: torch.fx.Node, writes: Sequence[torch.fx.Node]) -> bool:
+    """Whether a region's graph, which writes at its end, reads behind a call what was there."""
+    to = writes[0].args[0]
+    return stands_for_write(writes[0]) and any(
+        node > call for node in readers_of_memory(to) if node not in writes
+    )
+
+
+def _return_results(
+    call: torch.fx.Node, op: torch._ops.OpOverload, node: torch.fx.Node
+) -> None:
+    """Has those who read what the op returns from its functional variant read it from a node."""
+    results = len(op._schema.returns)
+    values = call.meta["val"]
+    node.meta = {**call.meta, "val": values[:results] if results > 1 else None}
+    parts = [user for user in call.users if user.target is operator.getitem]
+    if results == 1:
+        node.meta["val"] = values[0]
+        for part in parts:
+            part.replace_all_uses_with(node)
+    call.replace_all_uses_with(node, delete_user_cb=lambda user: bool(user.users))
+    for unread in (*parts, call):
+        if not unread.users:
+            call.graph.erase_node(unread)
