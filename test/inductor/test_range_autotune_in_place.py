@@ -210,6 +210,47 @@ class TestInPlace(AutotuneTestCase):
 
         self.check(fn, lambda n: [ramp(n, 4)], winner, dims=((0, 0),))
 
+    @parametrize("winner", WINNERS)
+    def test_heads_of_one_product(self, winner):
+        def turn_(x: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> None:
+            q.copy_(q.flip(-1) * x[:, None])
+            k.copy_(k.flip(-1) * x[:, None])
+
+        def halves(x, q, k):
+            for heads in (q, k):
+                low, high = heads.clone().chunk(2, -1)
+                heads[..., :2] = high.flip(-1) * x[:, None]
+                heads[..., 2:] = low.flip(-1) * x[:, None]
+
+        op = tuned(turn_, ["q", "k"], turn_, halves)
+
+        def fn(x, weight):
+            heads = x @ weight
+            q, k, v = heads.split([8, 4, 4], -1)
+            op(x, q.view(-1, 2, 4), k.view(-1, 1, 4))
+            return q + 1, k + v, heads
+
+        weight = torch.eye(4, 16, device=DEVICE)
+        code = self.check(fn, lambda n: [ramp(n, 4), weight], winner, dims=((0, 0),))
+        if winner == -1:  # neither heads nor the product are copied
+            self.assertEqual(code.count(NEW_MEMORY), 3)
+
+    def test_not_parts_that_overlap(self):
+        def shift_(x: torch.Tensor, y: torch.Tensor) -> None:
+            y.copy_(x.clone())
+
+        op = tuned(shift_, ["y"], shift_)
+
+        def fn(x, weight):
+            x = x @ weight
+            op(x[:, :3], x[:, 1:])
+            return x
+
+        weight = torch.eye(4, device=DEVICE)
+        with self.assertLogs(LOGGER, "INFO") as logs:
+            self.check(fn, lambda n: [ramp(n, 4), weight], dims=((0, 0),))
+        self.assertIn("other arguments share memory with 'y'", logs.output[0])
+
     @parametrize("winner", (-1, 0))
     def test_results_beside_what_is_written(self, winner):
         def fn(y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:

@@ -101,8 +101,8 @@ class CallSite:
 
     @property
     def written_inputs(self) -> list[Any]:
-        """The inputs that are written to, one for each such output."""
-        return [self.inputs[at] for at in self.written.values()]
+        """The inputs that are written to, each once."""
+        return [self.inputs[at] for at in dict.fromkeys(self.written.values())]
 
     def without_written(self, values: Iterable[Any]) -> list[Any]:
         """Of values that stand for the outputs, those for what is not written to inputs."""

@@ -111,11 +111,10 @@ def _writes_of(call: torch.fx.Node) -> list[_Write]:
     reads = [leaf for leaf in leaves if isinstance(leaf, torch.fx.Node)]
     if any("val" not in read.meta for read in reads):
         raise NotTunable("nothing is known of a constant that it is given")
-    memories = [*map(memory_of, reads)]
     given = arguments_of(call)
     writes = []
     for index, name in written_arguments(call.target).items():  # type: ignore[arg-type]  # an OpOverload
-        if memories.count(memory_of(given[name])) > 1:
+        if sum(_share_elements(given[name], read) for read in reads) > 1:
             raise NotTunable(f"other arguments share memory with '{name}'")
         writes.append(_write_to(call, name, index, given[name]))
     return writes
@@ -140,6 +139,41 @@ def _write_to(
         )
     to = memory if is_whole else value
     return _Write(index, value, to, is_unwritten and not in_place, in_place)
+
+
+def _share_elements(a: torch.fx.Node, b: torch.fx.Node) -> bool:
+    """Whether tensors may have elements in the same place."""
+    if memory_of(a) is not memory_of(b):
+        return False
+    one, other = a.meta["val"], b.meta["val"]
+    return not (_lies_before(one, other) or _lies_before(other, one))
+
+
+def _lies_before(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """
+    Whether all elements of a tensor lie before those of another one in the same memory, or in
+    each row of that, as the heads of queries before those of keys.
+    """
+    start, other_start = first.storage_offset(), second.storage_offset()
+    if statically_known_true(start + _length(first, 0) <= other_start):
+        return True
+    rows = [*first.stride()[:1], *second.stride()[:1]]
+    return len(rows) == 2 and all(
+        map(
+            statically_known_true,
+            (
+                rows[0] == rows[1],
+                start + _length(first, 1) <= other_start,
+                other_start + _length(second, 1) <= start + rows[0],
+            ),
+        )
+    )
+
+
+def _length(tensor: torch.Tensor, first_dim: int) -> Any:
+    """How much memory dimensions reach over, from the first that is asked for on."""
+    dims = [*zip(tensor.shape, tensor.stride())][first_dim:]
+    return 1 + sum((size - 1) * stride for size, stride in dims)
 
 
 def _can_write_behind() -> bool:

@@ -34,16 +34,19 @@ def without_copies(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
     if not any(_copy_that_is_written(node) for node in gm.graph.nodes):
         return gm
     gm = copied(gm)
-    for write in [node for node in gm.graph.nodes if stands_for_write(node)]:
-        copy = _copy_that_is_written(write)
-        if copy is None:
+    found = ((node, _copy_that_is_written(node)) for node in gm.graph.nodes)
+    copies = {write: copy for write, copy in found if copy is not None}
+    for memory in {memory_of(write.args[0]) for write in copies}:  # type: ignore[arg-type]  # nodes
+        of_memory = {w: c for w, c in copies.items() if memory_of(w.args[0]) is memory}  # type: ignore[arg-type]  # nodes
+        first = min(writer for copy in of_memory.values() for writer in _writers(copy))
+        if any(node >= first for node in readers_of_memory(memory)):
             continue
-        to, source = write.args[0], copy.args[0]
-        first = min(_writers(copy))
-        if all(node < first for node in readers_of_memory(to) if node is not write):
-            write.args = (to, to)
-            copy.replace_all_uses_with(source)
+        for write, copy in of_memory.items():
+            write.args = (write.args[0], write.args[0])
+            users = copy.replace_all_uses_with(copy.args[0])
             gm.graph.erase_node(copy)
+            for user in users:
+                _tell_strides(user)
     gm.recompile()
     return gm
 
@@ -55,9 +58,26 @@ def _copy_that_is_written(write: torch.fx.Node) -> Any:
     to, value = write.args
     copy = memory_of(value)  # type: ignore[arg-type]  # a node
     is_copy = copy.target is _clone and memory_of(copy.args[0]) is memory_of(to)  # type: ignore[arg-type]  # nodes
-    if is_copy and any(_writers(copy)) and _lie_alike(value, copy, to, copy.args[0]):
-        return copy
-    return None
+    if not (is_copy and any(_writers(copy))):
+        return None
+    is_same = value is copy and copy.args[0] is to and not _are_strides_told(copy)
+    return copy if is_same or _lie_alike(value, copy, to, copy.args[0]) else None
+
+
+def _are_strides_told(node: torch.fx.Node) -> bool:
+    """Whether those who read a tensor have been told its strides, as Triton kernels are."""
+    return any(
+        is_any_view(user) or not isinstance(user.target, torch._ops.OpOverload)
+        for user in node.users
+    )
+
+
+def _tell_strides(node: torch.fx.Node) -> None:
+    """Has an op's call remember the strides of what it is given now, for Inductor."""
+    if "eager_input_vals" in node.meta:
+        given = node.args, node.kwargs
+        values = torch.fx.map_arg(given, lambda given: given.meta["val"])
+        node.meta["eager_input_vals"] = values
 
 
 def _lie_alike(view: Any, whole: Any, other: Any, other_whole: Any) -> bool:
@@ -85,12 +105,15 @@ def _writers(memory: torch.fx.Node) -> Iterator[torch.fx.Node]:
 
 
 def readers_of_memory(value: Any) -> Iterator[torch.fx.Node]:
-    """The nodes that are given a value's memory, whatever the view of it; in their order."""
+    """
+    The nodes that are given a value's memory, whatever the view of it, in their order; but for
+    those that stand for writes to it.
+    """
     memory = memory_of(value)
     for node in memory.graph.nodes:
-        if not is_any_view(node) and any(
-            memory_of(given) is memory for given in node.all_input_nodes
-        ):
+        if is_any_view(node) or stands_for_write(node):
+            continue
+        if any(memory_of(given) is memory for given in node.all_input_nodes):
             yield node
 
 
@@ -138,12 +161,23 @@ def nodes_of_call(call: torch.fx.Node) -> set[torch.fx.Node]:
 
 def is_write_of_call(write: torch.fx.Node) -> bool:
     """Whether ``writes_of_call`` finds it for the call whose value it writes."""
+    return _call_of(write) is not None
+
+
+def are_of_one_call(write: torch.fx.Node, other: torch.fx.Node) -> bool:
+    """Whether ``writes_of_call`` finds both for one call: they write to different places."""
+    call = _call_of(write)
+    return call is not None and call is _call_of(other)
+
+
+def _call_of(write: torch.fx.Node) -> torch.fx.Node | None:
+    """See ``is_write_of_call``."""
     if not is_copy_to(write):
-        return False
+        return None
     value: Any = write.args[1]
     while is_view(value) or value.target is operator.getitem:
         value = value.args[0]
-    return write in writes_of_call(value)
+    return value if write in writes_of_call(value) else None
 
 
 def is_copy_to(node: torch.fx.Node) -> bool:
@@ -237,7 +271,7 @@ def _is_read_behind(call: torch.fx.Node, writes: Sequence[torch.fx.Node]) -> boo
     """Whether a region's graph, which writes at its end, reads behind a call what was there."""
     to = writes[0].args[0]
     return stands_for_write(writes[0]) and any(
-        node > call for node in readers_of_memory(to) if node not in writes
+        node > call for node in readers_of_memory(to)
     )
 
 

@@ -15,6 +15,7 @@ from .dispatched_calls import (
     registration_of_call,
     results_of,
 )
+from .in_place import are_of_one_call
 from .integer_division import divides_integers
 from .joint import can_join
 from .node_kinds import (
@@ -76,7 +77,8 @@ def can_follow_as_write(
     """Whether a node that writes what the region computes may do so in each branch."""
     if not is_write(node) or "epilogue" not in fusion_types():
         return False
-    if reads_from(node, written_by(members)):
+    others = {member for member in members if not are_of_one_call(member, node)}
+    if reads_from(node, written_by(others)):
         return False
     return can_join_as_write(node, members, behind, producers)
 

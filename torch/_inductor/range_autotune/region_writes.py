@@ -368,7 +368,7 @@ def values_as_writes(graph: torch.fx.Graph) -> None:
         for write in writes_of_call(call):
             to, value = write.args
             assert isinstance(to, torch.fx.Node) and isinstance(value, torch.fx.Node)
-            if any(node > value for node in readers_of_memory(to) if node is not write):
+            if any(node > value for node in readers_of_memory(to)):
                 continue
             with graph.inserting_after(value):
                 written = graph.call_function(torch.ops.aten.copy_.default, (to, value))
