@@ -233,7 +233,7 @@ class TestCheck(TestCase):
             registration=types.SimpleNamespace(
                 options=TuningOptions(numerics_check="drop")
             ),
-            site=types.SimpleNamespace(body=None),
+            site=types.SimpleNamespace(body=None, without_unread=list),
             ranks=None,
         )
         raised = error("a call", 1.0) if error is TookTooLong else error("now")

@@ -82,6 +82,30 @@ class TestPasses(OpTestCase):
         code = self.compiled_code()
         self.assertIn("aten._scaled_dot_product_flash_attention_for_cpu.default", code)
 
+    def test_arguments_that_are_copied_are_not_written_to(self):
+        """A pass takes the copy away, and the next ones write in place where they may."""
+
+        def impl(x, i, y):
+            copy = x.clone()
+            copy.view(-1).index_put_((i,), y)
+            return copy
+
+        op = self.define_op("put(Tensor x, Tensor i, Tensor y) -> Tensor")
+        self._library.impl("put", impl, "CompositeExplicitAutograd")
+        configs = [CustomOpRangeConfig("x", 0, [(0, 100), (100, 1000)], [impl])]
+        self.register(op, configs=configs)
+        i, y = torch.tensor([1, 3]), torch.zeros(2)
+        x = torch.ones(200, 4)
+        torch._dynamo.mark_dynamic(x, 0)
+        with made_up_times(lambda size, index: 1.0 - index):
+            compiled = torch.compile(lambda x: (op(x, i, y) * 2, x + 1))
+            compiled(x)
+        for size in (3, 200):
+            x = torch.ones(size, 4)
+            result, shifted = compiled(x)
+            self.assertEqual(result, impl(torch.ones(size, 4), i, y) * 2)
+            self.assertEqual((x, shifted), (torch.ones(size, 4), torch.full_like(x, 2)))
+
     def test_random_numbers_may_be_drawn(self):
         code = self.compiled_code()
         self.assertIn("rand_cpu", code)

@@ -24,17 +24,35 @@ if TYPE_CHECKING:
 
 _clone = torch.ops.aten.clone.default
 _copy_ = torch.ops.aten.copy_.default
+# What returns a tensor with some places changed, and what changes these.
+_IN_PLACE = {
+    torch.ops.aten.index_put.default: torch.ops.aten.index_put_.default,
+    torch.ops.aten._unsafe_index_put.default: torch.ops.aten.index_put_.default,
+    torch.ops.aten.scatter.src: torch.ops.aten.scatter_.src,
+    torch.ops.aten.scatter.value: torch.ops.aten.scatter_.value,
+}
 
 
 def without_copies(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """
-    A candidate's graph as it is lowered: ops that write to a copy, which is then copied to
-    what the region writes to, write to that, unless what was there is read behind them.
+    A candidate's graph as it is lowered. Where it makes a copy of what its region writes to,
+    writes to that, or to some places of it, and copies it back, it writes in place, unless
+    what was there is read behind that.
     """
-    if not any(_copy_that_is_written(node) for node in gm.graph.nodes):
+    if not any(map(stands_for_write, gm.graph.nodes)):
         return gm
     gm = copied(gm)
-    found = ((node, _copy_that_is_written(node)) for node in gm.graph.nodes)
+    _write_copies_in_place(gm.graph)
+    for write in [node for node in gm.graph.nodes if stands_for_write(node)]:
+        if is_copy_to(write):
+            _write_places_only(write)
+    gm.recompile()
+    return gm
+
+
+def _write_copies_in_place(graph: torch.fx.Graph) -> None:
+    """Has ops write to the memory itself that they write to a copy of."""
+    found = ((node, _copy_that_is_written(node)) for node in graph.nodes)
     copies = {write: copy for write, copy in found if copy is not None}
     for memory in {memory_of(write.args[0]) for write in copies}:  # type: ignore[arg-type]  # nodes
         of_memory = {w: c for w, c in copies.items() if memory_of(w.args[0]) is memory}  # type: ignore[arg-type]  # nodes
@@ -44,11 +62,39 @@ def without_copies(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
         for write, copy in of_memory.items():
             write.args = (write.args[0], write.args[0])
             users = copy.replace_all_uses_with(copy.args[0])
-            gm.graph.erase_node(copy)
+            graph.erase_node(copy)
             for user in users:
                 _tell_strides(user)
-    gm.recompile()
-    return gm
+
+
+def _write_places_only(write: torch.fx.Node) -> None:
+    """
+    Has what is computed for some places of a tensor written there, where all of it, with these
+    changed, would be copied to it.
+    """
+    to, value = write.args
+    changed: Any = value
+    while is_view(changed):
+        changed = changed.args[0]
+    if changed.target not in _IN_PLACE:
+        return
+    before: Any = changed.args[0]
+    copy = memory_of(before)
+    is_copy = copy.target is _clone and not any(_writers(copy))
+    if is_copy and not _lie_alike(copy, copy, copy.args[0], copy.args[0]):
+        return
+    source = memory_of(copy.args[0]) if is_copy else copy
+    others = [*readers_of_memory(source), *(readers_of_memory(copy) if is_copy else ())]
+    if (
+        source is memory_of(to)  # type: ignore[arg-type]  # a node
+        and _lie_alike(value, changed, to, before)
+        and all(node <= changed or node is copy for node in others)
+    ):
+        if is_copy:
+            copy.replace_all_uses_with(copy.args[0])
+            copy.graph.erase_node(copy)
+        changed.target = _IN_PLACE[changed.target]
+        write.args = (to, to)
 
 
 def _copy_that_is_written(write: torch.fx.Node) -> Any:

@@ -60,11 +60,17 @@ def optimized(gm: GraphModule) -> GraphModule:
         return gm
     from ..fx_passes.joint_graph import joint_graph_passes
     from ..fx_passes.post_grad import post_grad_passes, view_to_reshape
+    from ..fx_utils import FakeTensorUpdater
 
+    result = copied(gm)
+    fakes = FakeTensorUpdater(result)
     try:
         with frozen_shapes(), config.patch(_WITHOUT_USERS_PASSES):
             # Patterns are made once a device, which takes seconds.
-            result = joint_graph_passes(copied(gm), _device(gm))
+            result = joint_graph_passes(result, _device(gm))
+            # Views of a copy that is gone are views of an input, which the next passes must
+            # know not to write to.
+            fakes.incremental_update()
             view_to_reshape(result)
             post_grad_passes(result, V.graph.is_inference)
     except Exception as e:

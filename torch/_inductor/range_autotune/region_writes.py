@@ -193,7 +193,7 @@ def _is_known_view(node: torch.fx.Node) -> bool:
     """
     if node.target is not torch.ops.aten.as_strided.default:
         return is_view(node)
-    return all(map(_is_in_order, (node.meta["val"], memory_of(node).meta["val"])))
+    return all(_is_in_order(n.meta["val"]) for n in (node, *node.all_input_nodes[:1]))
 
 
 def _is_in_order(tensor: torch.Tensor) -> bool:
