@@ -7,6 +7,8 @@ a cache, a residual, or the result of a product.
 import itertools
 import re
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from test_custom_op_autotune import (
     AutotuneTestCase,
     DEVICE,
@@ -378,6 +380,91 @@ class TestInPlace(AutotuneTestCase):
         ):
             self.check(fn, lambda n: [ramp(n, 4), ramp(n, 4)])
         self.assertIn("it writes to 'y' in place, and nothing joins", logs.output[0])
+
+    @parametrize("winner", (-1, 0))
+    def test_what_was_there_is_written_elsewhere(self, winner):
+        """Behind the op, as all that a region writes."""
+        op = adding()
+
+        def fn(x, y, z):
+            torch._check(x.shape[0] == y.shape[0])
+            torch._check(x.shape[0] == z.shape[0])
+            before = y + 0
+            op(y, x * 2)
+            z.copy_(before)
+            return y.cos()
+
+        make = lambda n: [ramp(n, 4), ramp(n, 4) - 9, ramp(n, 4)]  # noqa: E731
+        self.check(fn, make, winner, dims=((0, 0), (1, 0), (2, 0)))
+
+
+# Of the tensors of a model, one more.
+MAKES = (
+    lambda x, y: x.sin(),
+    lambda x, y: x - 0.5 * y,
+    lambda x, y: x.flip(-1) + x.sum(-1, keepdim=True) * 0.1,
+    lambda x, y: x.mT.cos().mT,
+    lambda x, y: x @ y[:1].expand(4, 4),
+    lambda x, y: torch.cat([x[:, 2:], y[:, :2]], -1),
+)
+ADD = tuned(add_, ["y"], add_out, add_copy)
+NORMALIZE = tuned(normalize_, ["x", "residual"], normalize_sum, normalize_blocks)
+
+
+def put(x, y):
+    x[torch.arange(x.shape[0], device=x.device).flip(0)] = y * 0.5
+
+
+# What writes to the first one.
+WRITES = (
+    lambda x, y: x.copy_(y.sin()),
+    put,
+    ADD,
+    lambda x, y: ADD(x.view(-1, 2, 2), y.reshape(-1, 2, 2)),
+    lambda x, y: ADD(x[:, 1:3], y[:, :2]),
+    NORMALIZE,
+)
+PLACES = st.integers(0, 9)
+STEPS = st.tuples(st.booleans(), st.integers(0, 5), PLACES, PLACES)
+
+
+class TestRandomModels(AutotuneTestCase):
+    @settings(max_examples=8, deadline=None, derandomize=True, database=None)
+    @given(
+        st.lists(STEPS, min_size=4, max_size=9),
+        st.lists(PLACES, min_size=2, max_size=3),
+        st.sampled_from((-1, 0, "by range")),
+    )
+    def test_as_eager(self, steps, returned, winner):
+        def fn(*given):
+            for other in given[1:]:
+                torch._check(other.shape[0] == given[0].shape[0])
+            known = [*given]
+            for writes, which, to, value in steps:
+                x, y = known[to % len(known)], known[value % len(known)]
+                if not writes:
+                    known.append(MAKES[which](x, y))
+                elif x is not y:
+                    WRITES[which](x, y)
+            return [known[at % len(known)] * 1 for at in returned]
+
+        def make(n):
+            generator = torch.Generator().manual_seed(n)
+            tensors = (torch.randn(n, 4, generator=generator) for _ in range(3))
+            return [tensor.to(DEVICE) for tensor in tensors]
+
+        torch._dynamo.reset()
+        args = make(128)
+        for arg in args:
+            torch._dynamo.mark_dynamic(arg, 0)
+        compiled = torch.compile(fn)
+        with made_up_times(times(winner)):
+            compiled(*args)
+        for size in (5, 511, 512):
+            given, expected = make(size), make(size)
+            with no_recompile:
+                self.assertEqual(compiled(*given), fn(*expected), atol=1e-4, rtol=1e-4)
+            self.assertEqual(given, expected, atol=1e-4, rtol=1e-4)
 
 
 if __name__ == "__main__":

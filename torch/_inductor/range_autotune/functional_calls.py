@@ -157,17 +157,15 @@ def _lies_before(first: torch.Tensor, second: torch.Tensor) -> bool:
     start, other_start = first.storage_offset(), second.storage_offset()
     if statically_known_true(start + _length(first, 0) <= other_start):
         return True
-    rows = [*first.stride()[:1], *second.stride()[:1]]
-    return len(rows) == 2 and all(
-        map(
-            statically_known_true,
-            (
-                rows[0] == rows[1],
-                start + _length(first, 1) <= other_start,
-                other_start + _length(second, 1) <= start + rows[0],
-            ),
-        )
+    if not (first.dim() and second.dim()):
+        return False
+    row = first.stride(0)
+    conditions = (
+        row == second.stride(0),
+        start + _length(first, 1) <= other_start,
+        other_start + _length(second, 1) <= start + row,
     )
+    return all(map(statically_known_true, conditions))
 
 
 def _length(tensor: torch.Tensor, first_dim: int) -> Any:
@@ -267,11 +265,8 @@ def _given_for(write: _Write) -> torch.fx.Node:
         return write.value
     graph, seen, sizes = write.to.graph, write.value.meta["val"], write.value.args[1]
     if write.is_unwritten:
-        strides = write.value.args[2]
         kwargs = {"dtype": seen.dtype, "device": seen.device}
-        made = graph.call_function(
-            _aten.empty_strided.default, (sizes, strides), kwargs
-        )
+        made = graph.call_function(_aten.empty.memory_format, (sizes,), kwargs)
     else:
         made = graph.call_function(_reshape, (write.to, sizes))
     made.meta = {**write.value.meta, "val": _value_of(made)}

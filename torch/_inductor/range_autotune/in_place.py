@@ -9,6 +9,7 @@ import operator
 from typing import Any, TYPE_CHECKING
 
 from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch.utils import _pytree as pytree
 
 import torch
 
@@ -72,29 +73,32 @@ def _write_places_only(write: torch.fx.Node) -> None:
     Has what is computed for some places of a tensor written there, where all of it, with these
     changed, would be copied to it.
     """
-    to, value = write.args
-    changed: Any = value
-    while is_view(changed):
-        changed = changed.args[0]
+    to, changed = write.args[0], _without_views(write.args[1])
     if changed.target not in _IN_PLACE:
         return
     before: Any = changed.args[0]
     copy = memory_of(before)
     is_copy = copy.target is _clone and not any(_writers(copy))
+    source: Any = memory_of(copy.args[0]) if is_copy else copy  # type: ignore[arg-type]  # a node
+    if source is not memory_of(to):  # type: ignore[arg-type]  # a node
+        return
     if is_copy and not _lie_alike(copy, copy, copy.args[0], copy.args[0]):
         return
-    source = memory_of(copy.args[0]) if is_copy else copy
-    others = [*readers_of_memory(source), *(readers_of_memory(copy) if is_copy else ())]
-    if (
-        source is memory_of(to)  # type: ignore[arg-type]  # a node
-        and _lie_alike(value, changed, to, before)
-        and all(node <= changed or node is copy for node in others)
-    ):
+    readers = {*readers_of_memory(source), *readers_of_memory(copy)} - {copy}
+    is_last = all(node <= changed for node in readers)
+    if is_last and _lie_alike(write.args[1], changed, to, before):
         if is_copy:
-            copy.replace_all_uses_with(copy.args[0])
+            copy.replace_all_uses_with(copy.args[0])  # type: ignore[arg-type]  # a node
             copy.graph.erase_node(copy)
         changed.target = _IN_PLACE[changed.target]
         write.args = (to, to)
+
+
+def _without_views(value: Any) -> Any:
+    """What a value is a view of, in whatever shape."""
+    while is_view(value):
+        value = value.args[0]
+    return value
 
 
 def _copy_that_is_written(write: torch.fx.Node) -> Any:
@@ -157,10 +161,19 @@ def readers_of_memory(value: Any) -> Iterator[torch.fx.Node]:
     """
     memory = memory_of(value)
     for node in memory.graph.nodes:
-        if is_any_view(node) or stands_for_write(node):
-            continue
-        if any(memory_of(given) is memory for given in node.all_input_nodes):
+        if not is_any_view(node) and any(
+            memory_of(given) is memory for given in _given(node)
+        ):
             yield node
+
+
+def _given(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """What a node is given, but for what it stands for a write to."""
+    if not stands_for_write(node):
+        return node.all_input_nodes
+    to, *others = node.args
+    leaves = pytree.tree_leaves(others)
+    return [x for x in leaves if isinstance(x, torch.fx.Node) and x is not to]
 
 
 def writes_of_call(call: torch.fx.Node) -> list[torch.fx.Node]:
@@ -220,10 +233,9 @@ def _call_of(write: torch.fx.Node) -> torch.fx.Node | None:
     """See ``is_write_of_call``."""
     if not is_copy_to(write):
         return None
-    value: Any = write.args[1]
-    while is_view(value) or value.target is operator.getitem:
-        value = value.args[0]
-    return value if write in writes_of_call(value) else None
+    value = _without_views(write.args[1])
+    call = value.args[0] if value.target is operator.getitem else value
+    return call if write in writes_of_call(call) else None
 
 
 def is_copy_to(node: torch.fx.Node) -> bool:
