@@ -61,7 +61,8 @@ FLUSHES, MOST_FLUSHES = 4, 32
 
 def register(op: Op, name: str) -> Any:
     """The op, in the form of registration that the base has too."""
-    custom_op = torch.library.custom_op(f"runtime::{name}", mutates_args=())(op.fn)
+    define = torch.library.custom_op(f"runtime::{name}", mutates_args=op.written)
+    custom_op = define(op.fn)
     custom_op.register_fake(op.fake)
     register_custom_op_autotuning(
         custom_op,

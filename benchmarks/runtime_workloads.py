@@ -42,13 +42,15 @@ class Op:
         fn: the op's body; the rest take the same arguments.
         split_points: of the dispatch on the first dimension of the first argument.
         largest: the typical size in the last range.
+        written: the arguments that it writes to.
     """
 
-    fn: Callable[..., Tensor]
-    fake: Callable[..., Tensor]
-    implementations: dict[str, Callable[..., Tensor]]
+    fn: Callable[..., Tensor | None]
+    fake: Callable[..., Tensor | None]
+    implementations: dict[str, Callable[..., Tensor | None]]
     split_points: list[int]
     largest: int
+    written: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +63,8 @@ class Workload:
         around: calls what is in the ops' place, and the neighbours.
         max_autotune: whether plain code competes with Inductor's own tuning, too.
         by_hand: kernels that compute the same, by name.
-        on_base: whether the base can compile it; it cannot dispatch on a view's size.
+        on_base: whether the base can compile it; it cannot dispatch on a view's size, nor
+            register an op that writes to its arguments.
     """
 
     name: str
@@ -175,6 +178,32 @@ def scan_by_products(x: Tensor) -> Tensor:
     return (inside + before.unsqueeze(-1)).view_as(x)
 
 
+def add_norm_(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> None:
+    residual.add_(x)
+    x.copy_(rms_norm(residual, weight))
+
+
+def add_norm_by_mean(x: Tensor, residual: Tensor, weight: Tensor) -> None:
+    residual.add_(x)
+    x.copy_(norm_by_mean(residual, weight))
+
+
+def add_norm_by_blocks(x: Tensor, residual: Tensor, weight: Tensor) -> None:
+    total = residual + x
+    x.copy_(norm_by_blocks(total, weight))
+    residual.copy_(total)
+
+
+def gated_norm_in_place(
+    norm: Callable[..., None], x: Tensor, residual: Tensor, gate: Tensor, weight: Tensor
+) -> Tensor:
+    """As serving engines have it: the sum goes to the residual, its norm to the input."""
+    torch._check(residual.shape[0] == x.shape[0])
+    torch._check(gate.shape[0] == x.shape[0])
+    norm(x, residual, weight)
+    return F.silu(gate) * x
+
+
 def norm_between_sums(
     norm: Callable[..., Tensor], x: Tensor, a: Tensor, b: Tensor, c: Tensor, w: Tensor
 ) -> Tensor:
@@ -224,6 +253,14 @@ RMS_NORM = Op(
     {"mean": norm_by_mean, "blocks": norm_by_blocks},
     [512],
     32768,
+)
+ADD_NORM = Op(
+    add_norm_,
+    lambda *_: None,
+    {"mean": add_norm_by_mean, "blocks": add_norm_by_blocks},
+    [512],
+    32768,
+    written=("x", "residual"),
 )
 LAYER_NORM = Op(
     layer_norm,
@@ -309,6 +346,20 @@ WORKLOADS = (
             torch.randperm(n, device=DEVICE).unsqueeze(1),
         ),
         around=norm_into_cache,
+    ),
+    Workload(
+        name=f"x and residual become RMSNorm(x + residual) and that sum, in place, then "
+        f"silu(gate) * x ({COLUMNS} columns)",
+        ops=(ADD_NORM,),
+        sizes=ROWS,
+        inputs=lambda n: (
+            random(n, COLUMNS),
+            random(n, COLUMNS),
+            random(n, COLUMNS),
+            random(COLUMNS),
+        ),
+        around=gated_norm_in_place,
+        on_base=False,
     ),
     Workload(
         name=f"RMSNorm ({COLUMNS} columns) of an embedding e, then silu(y) + e",
