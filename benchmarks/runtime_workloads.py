@@ -12,7 +12,7 @@ import torch
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from torch import Tensor
 
@@ -45,9 +45,9 @@ class Op:
         written: the arguments that it writes to.
     """
 
-    fn: Callable[..., Tensor | None]
-    fake: Callable[..., Tensor | None]
-    implementations: dict[str, Callable[..., Tensor | None]]
+    fn: Callable[..., Any]
+    fake: Callable[..., Any]
+    implementations: Mapping[str, Callable[..., Any]]
     split_points: list[int]
     largest: int
     written: tuple[str, ...] = ()
