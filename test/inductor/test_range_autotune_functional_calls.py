@@ -8,6 +8,7 @@ import itertools
 import math
 import re
 
+from range_autotune_testing import only
 from test_custom_op_autotune import (
     AutotuneTestCase,
     best_by_range,
@@ -61,10 +62,6 @@ def adding(number):
 def register(op, *impls, tensor="x"):
     ranges = CustomOpRangeConfig(tensor, 0, RANGES, [*impls])
     register_custom_op_autotuning(op, configs=[ranges])
-
-
-def only(index):
-    return lambda _, i: 1.0 if i == index else 2.0
 
 
 @instantiate_parametrized_tests

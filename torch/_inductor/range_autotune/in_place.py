@@ -43,17 +43,17 @@ def without_copies(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
     if not any(map(stands_for_write, gm.graph.nodes)):
         return gm
     gm = copied(gm)
-    _write_copies_in_place(gm.graph)
-    for write in [node for node in gm.graph.nodes if stands_for_write(node)]:
-        if is_copy_to(write):
-            _write_places_only(write)
+    writes = gm.graph.find_nodes(op="call_function", target=AS_VALUES[_copy_])
+    _write_copies_in_place(writes)
+    for write in writes:
+        _write_places_only(write)
     gm.recompile()
     return gm
 
 
-def _write_copies_in_place(graph: torch.fx.Graph) -> None:
+def _write_copies_in_place(writes: Sequence[torch.fx.Node]) -> None:
     """Has ops write to the memory itself that they write to a copy of."""
-    found = ((node, _copy_that_is_written(node)) for node in graph.nodes)
+    found = ((write, _copy_that_is_written(write)) for write in writes)
     copies = {write: copy for write, copy in found if copy is not None}
     for memory in {memory_of(write.args[0]) for write in copies}:  # type: ignore[arg-type]  # nodes
         of_memory = {w: c for w, c in copies.items() if memory_of(w.args[0]) is memory}  # type: ignore[arg-type]  # nodes
@@ -63,7 +63,7 @@ def _write_copies_in_place(graph: torch.fx.Graph) -> None:
         for write, copy in of_memory.items():
             write.args = (write.args[0], write.args[0])
             users = copy.replace_all_uses_with(copy.args[0])
-            graph.erase_node(copy)
+            copy.graph.erase_node(copy)
             for user in users:
                 _tell_strides(user)
 
@@ -103,8 +103,6 @@ def _without_views(value: Any) -> Any:
 
 def _copy_that_is_written(write: torch.fx.Node) -> Any:
     """The copy of what is written to, that ops write to and this copies back; None if none."""
-    if not (stands_for_write(write) and is_copy_to(write)):
-        return None
     to, value = write.args
     copy = memory_of(value)  # type: ignore[arg-type]  # a node
     is_copy = copy.target is _clone and memory_of(copy.args[0]) is memory_of(to)  # type: ignore[arg-type]  # nodes

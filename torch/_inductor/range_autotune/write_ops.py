@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 import torch
 
+from .functional_variants import written_arguments
 from .signatures import arguments_by_name
 
 
@@ -63,11 +64,16 @@ def register_lowering_of_writes() -> None:
     from ..lowering import lowerings
 
     copy_, index_put_ = AS_VALUES
-    lowerings.setdefault(AS_VALUES[copy_], _behind_reads(_copy_in_place))
+    write_copy = _behind_reads(_copy_in_place)
+
+    def lower_copy(to: Any, value: Any, unread: bool = False) -> Any:
+        return to if unread or to is value else write_copy(to, value)
+
+    lowerings.setdefault(AS_VALUES[copy_], lower_copy)
     lowerings.setdefault(AS_VALUES[index_put_], _behind_reads(lowerings[index_put_]))
 
 
-def _copy_in_place(to: Any, value: Any, unread: bool = False) -> Any:
+def _copy_in_place(to: Any, value: Any) -> Any:
     """
     Lowers a copy. Inductor's own puts the value in the place of what the graph has computed,
     for those who read that later; who is lowered by now knows it by name.
@@ -75,15 +81,13 @@ def _copy_in_place(to: Any, value: Any, unread: bool = False) -> Any:
     from .. import ir
     from ..lowering import expand, lowerings, to_device, to_dtype
 
-    is_computed = isinstance(to.data, ir.StorageBox) and isinstance(
-        to.data.data, ir.Operation
-    )
-    if unread or to is value:
-        return to
-    if not is_computed:
+    storage = to.data
+    if not (
+        isinstance(storage, ir.StorageBox) and isinstance(storage.data, ir.Operation)
+    ):
         return lowerings[_aten.copy_.default](to, value)
     value = to_dtype(to_device(value, to.get_device()), to.get_dtype())
-    ir.MutationLayoutSHOULDREMOVE.realize_into(expand(value, to.get_size()), to.data)
+    ir.MutationLayoutSHOULDREMOVE.realize_into(expand(value, to.get_size()), storage)
     return to
 
 
@@ -96,14 +100,14 @@ def _behind_reads(lower: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @functools.wraps(lower)
-    def lower_write(to: Any, *given: Any, **options: bool) -> Any:
+    def lower_write(to: Any, *given: Any) -> Any:
         from .. import ir
 
         for value in pytree.tree_leaves(given):
             is_computed = isinstance(value, ir.TensorBox)
             if is_computed and to.get_name() in value.get_read_names():
                 value.realize()
-        return lower(to, *given, **options)
+        return lower(to, *given)
 
     return lower_write
 
@@ -123,7 +127,7 @@ def settle_earlier_readers(op: Any, args: Sequence[Any], kwargs: Any) -> None:
     if not (isinstance(op, torch._ops.OpOverload) and op._schema.is_mutable):
         return
     given = arguments_by_name(op, args, kwargs)
-    written = [given.get(a.name) for a in op._schema.arguments if a.is_write]
+    written = [given.get(name) for name in written_arguments(op).values()]
     for value in pytree.tree_leaves(written):
         if isinstance(value, ir.TensorBox):
             V.graph.mark_buffer_mutated(ir.ExternKernel.realize_input(value).get_name())
