@@ -18,7 +18,7 @@ from test_custom_op_autotune import (
     ramp,
     RANGES,
 )
-from torch._inductor.test_case import run_tests
+from torch._inductor.test_case import run_tests, TestCase
 from torch._inductor.utils import run_and_get_code
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.testing._internal.common_utils import (
@@ -33,6 +33,7 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
+from torch._inductor.range_autotune.in_place import without_copies
 
 
 KERNEL = "async_compile.triton(" if HAS_GPU else "async_compile.cpp_pybinding("
@@ -418,6 +419,28 @@ class TestInPlace(InPlaceTestCase):
         make = lambda n: [ramp(n, 4), ramp(n, 4) - 9, ramp(n, 4)]  # noqa: E731
         self.check(fn, make, winner, dims=((0, 0), (1, 0), (2, 0)))
 
+
+class TestWithoutCopies(TestCase):
+    @parametrize("is_written_elsewhere", (False, True))
+    def test_unless_it_is_written_elsewhere_as_it_was(self, is_written_elsewhere):
+        """Behind the op, as all that a region writes."""
+        graph = torch.fx.Graph()
+        y, x, z = (graph.placeholder(name) for name in "yxz")
+        copy = graph.call_function(torch.ops.aten.clone.default, (y,))
+        for node in (y, x, z, copy):
+            node.meta["val"] = torch.zeros(2, 4)
+        call = graph.call_function(adding()._opoverload, (copy, x))
+        writes = [(y, copy), (z, y)] if is_written_elsewhere else [(y, copy)]
+        to = torch.ops.inductor_write.copy.default
+        graph.output(tuple(graph.call_function(to, args) for args in writes))
+        lowered = without_copies(torch.fx.GraphModule({}, graph)).graph
+        (found,) = lowered.find_nodes(op="call_function", target=call.target)
+        kept = lowered.find_nodes(op="call_function", target=copy.target)
+        self.assertEqual(len(kept), int(is_written_elsewhere))
+        self.assertEqual(found.args[0].op == "placeholder", not is_written_elsewhere)
+
+
+instantiate_parametrized_tests(TestWithoutCopies)
 
 # Of the tensors of a model, one more.
 MAKES = (
