@@ -33,7 +33,7 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune.in_place import without_copies
+from torch._inductor.range_autotune.without_copies import without_copies
 
 
 KERNEL = "async_compile.triton(" if HAS_GPU else "async_compile.cpp_pybinding("

@@ -12,7 +12,8 @@ from .apart import BOUNDARY_NAMESPACE
 from .content import Unhashable
 from .control_flow import all_nodes
 from .graph_text import graph_text, SymbolNames
-from .in_place import without_copies
+from .known_sizes import knowing
+from .without_copies import without_copies
 from .write_ops import WRITE_NAMESPACE
 
 
@@ -64,7 +65,8 @@ class TracedCandidate:
     @functools.cached_property
     def lowered(self) -> torch.fx.GraphModule:
         """The graph as it is lowered."""
-        return without_copies(self.graph)
+        with knowing(self.known):
+            return without_copies(self.graph)
 
     def does_the_same_as(self, other: TracedCandidate) -> bool:
         """Whether both would compile to the same code."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import operator
-from typing import Any, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils import _pytree as pytree
@@ -23,10 +23,10 @@ import torch
 
 from .. import config
 from ..lowering import lowerings
-from ..virtualized import V
 from .decomposed_ops import LoweringByDecomposition
 from .errors import NotTunable
 from .functional_variants import UNWRITTEN, variant_of, written_arguments
+from .memory_layout import is_row_major, share_elements
 from .node_kinds import (
     aliases_of,
     arguments_of,
@@ -40,6 +40,7 @@ from .node_kinds import (
 )
 from .settings import fusion_types
 from .stale_code import registration_of
+from .symbolic_graphs import value_of
 
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def _writes_of(call: torch.fx.Node) -> list[_Write]:
     given = arguments_of(call)
     writes = []
     for index, name in written_arguments(call.target).items():  # type: ignore[arg-type]  # an OpOverload
-        if sum(_share_elements(given[name], read) for read in reads) > 1:
+        if sum(share_elements(given[name], read) for read in reads) > 1:
             raise NotTunable(f"other arguments share memory with '{name}'")
         writes.append(_write_to(call, name, index, given[name]))
     return writes
@@ -141,39 +142,6 @@ def _write_to(
     return _Write(index, value, to, is_unwritten and not in_place, in_place)
 
 
-def _share_elements(a: torch.fx.Node, b: torch.fx.Node) -> bool:
-    """Whether tensors may have elements in the same place."""
-    if memory_of(a) is not memory_of(b):
-        return False
-    one, other = a.meta["val"], b.meta["val"]
-    return not (_lies_before(one, other) or _lies_before(other, one))
-
-
-def _lies_before(first: torch.Tensor, second: torch.Tensor) -> bool:
-    """
-    Whether all elements of a tensor lie before those of another one in the same memory, or in
-    each row of that, as the heads of queries before those of keys.
-    """
-    start, other_start = first.storage_offset(), second.storage_offset()
-    if statically_known_true(start + _length(first, 0) <= other_start):
-        return True
-    if not (first.dim() and second.dim()):
-        return False
-    row = first.stride(0)
-    conditions = (
-        row == second.stride(0),
-        start + _length(first, 1) <= other_start,
-        other_start + _length(second, 1) <= start + row,
-    )
-    return all(map(statically_known_true, conditions))
-
-
-def _length(tensor: torch.Tensor, first_dim: int) -> Any:
-    """How much memory dimensions reach over, from the first that is asked for on."""
-    dims = [*zip(tensor.shape, tensor.stride())][first_dim:]
-    return 1 + sum((size - 1) * stride for size, stride in dims)
-
-
 def _can_write_behind() -> bool:
     """Whether regions are formed that take writes in."""
     return config.enable_custom_op_fusion and "epilogue" in fusion_types()
@@ -197,19 +165,10 @@ def _is_all_of(view: torch.fx.Node, memory: torch.fx.Node) -> bool:
         and isinstance(whole, torch.Tensor)
         and statically_known_true(seen.storage_offset() == whole.storage_offset())
         and statically_known_true(seen.numel() == whole.numel())
-        and _is_row_major(seen)
-        and _is_row_major(whole)
+        and is_row_major(seen)
+        and is_row_major(whole)
         and sum(type(size) is not int for size in whole.shape) <= 1
     )
-
-
-def _is_row_major(tensor: torch.Tensor) -> bool:
-    expected: Any = 1
-    for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride())):
-        if not statically_known_true(stride == expected):
-            return False
-        expected = expected * size
-    return True
 
 
 def _replace(call: torch.fx.Node, writes: Sequence[_Write]) -> None:
@@ -227,7 +186,7 @@ def _replace(call: torch.fx.Node, writes: Sequence[_Write]) -> None:
         functional = graph.call_function(
             variant, args, {**kwargs, UNWRITTEN: unwritten}
         )
-        functional.meta = {**call.meta, "val": _value_of(functional)}
+        functional.meta = {**call.meta, "val": value_of(functional)}
         results = len(op._schema.returns)
         parts = _parts_of(functional)
         for write, part in zip(writes, parts[results:]):
@@ -269,18 +228,8 @@ def _given_for(write: _Write) -> torch.fx.Node:
         made = graph.call_function(_aten.empty.memory_format, (sizes,), kwargs)
     else:
         made = graph.call_function(_reshape, (write.to, sizes))
-    made.meta = {**write.value.meta, "val": _value_of(made)}
+    made.meta = {**write.value.meta, "val": value_of(made)}
     return made
-
-
-def _value_of(call: torch.fx.Node) -> Any:
-    """What a call returns, fake."""
-    op: Any = call.target
-    args, kwargs = torch.fx.map_arg(
-        (call.args, call.kwargs), lambda node: node.meta["val"]
-    )
-    with V.fake_mode:
-        return op(*args, **kwargs)
 
 
 def _parts_of(node: torch.fx.Node) -> list[torch.fx.Node]:
@@ -302,7 +251,7 @@ def _as_known(write: _Write, value: torch.fx.Node) -> torch.fx.Node:
         return value
     sizes = [s if type(s) is int else -1 for s in write.to.meta["val"].shape]
     whole = value.graph.call_function(_reshape, (value, sizes))
-    whole.meta["val"] = _value_of(whole)
+    whole.meta["val"] = value_of(whole)
     return whole
 
 

@@ -7,6 +7,7 @@ from typing import Any, TYPE_CHECKING
 
 from torch.fx.experimental.proxy_tensor import py_sym_types
 from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch.utils import _pytree as pytree
 from torch.utils._ordered_set import OrderedSet
 
 import torch
@@ -37,6 +38,7 @@ _VIEWS = (
     _aten.select,
     _aten.slice,
     _aten.split,
+    _aten.unbind,
     _aten.split_with_sizes,
 )
 _PERMUTES = (_aten.permute, _aten.transpose, _aten.t)
@@ -181,6 +183,13 @@ def is_any_view(node: torch.fx.Node) -> bool:
     return is_view(node) or node.target is _aten.as_strided.default
 
 
+def without_views(node: torch.fx.Node) -> torch.fx.Node:
+    """What a node is a view of, see ``is_view``, maybe itself."""
+    while is_view(node):
+        node = node.all_input_nodes[0]
+    return node
+
+
 def permutes(node: torch.fx.Node) -> bool:
     """Whether a node only gives dimensions another order."""
     return _packet(node) in _PERMUTES
@@ -323,3 +332,32 @@ def is_conjugated(node: torch.fx.Node) -> bool:
     """Whether a value has a conjugate or negative bit, so that reading it conjugates it."""
     value = node.meta.get("val")
     return isinstance(value, torch.Tensor) and (value.is_conj() or value.is_neg())
+
+
+def readers_of_memory(value: Any) -> Iterator[torch.fx.Node]:
+    """
+    The nodes that are given a value's memory, whatever the view of it, in their order; but for
+    those that stand for writes to it.
+    """
+    memory = memory_of(value)
+    for node in memory.graph.nodes:
+        if not is_any_view(node) and any(
+            memory_of(given) is memory for given in _given(node)
+        ):
+            yield node
+
+
+def _given(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """What a node is given, but for what it stands for a write to."""
+    if not stands_for_write(node):
+        return node.all_input_nodes
+    to, *others = node.args
+    leaves = pytree.tree_leaves(others)
+    return [x for x in leaves if isinstance(x, torch.fx.Node) and x is not to]
+
+
+def writers_of_memory(memory: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    """The nodes whose ops write to a node's memory."""
+    for node in readers_of_memory(memory):
+        if any(memory_of(to) is memory for to in arguments_written(node)):
+            yield node

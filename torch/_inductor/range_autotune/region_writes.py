@@ -16,9 +16,9 @@ import torch
 from .in_place import (
     is_copy_to,
     is_write_of_call,
-    readers_of_memory,
     writes_of_call,
 )
+from .memory_layout import is_in_order
 from .node_kinds import (
     aliases_of,
     arguments_of,
@@ -30,6 +30,7 @@ from .node_kinds import (
     memory_of,
     memory_written,
     permutes,
+    readers_of_memory,
     shares_memory,
 )
 from .region_inputs import values_read
@@ -193,17 +194,7 @@ def _is_known_view(node: torch.fx.Node) -> bool:
     """
     if node.target is not torch.ops.aten.as_strided.default:
         return is_view(node)
-    return all(_is_in_order(n.meta["val"]) for n in (node, *node.all_input_nodes[:1]))
-
-
-def _is_in_order(tensor: torch.Tensor) -> bool:
-    """Whether elements lie in memory as they are counted, each at a place of its own."""
-    sizes, strides = tensor.shape, tensor.stride()
-    steps = [size * stride for size, stride in zip(sizes[1:], strides[1:])]
-    return all(
-        statically_known_true(stride >= step)
-        for stride, step in zip(strides, [*steps, 1])
-    )
+    return all(is_in_order(n.meta["val"]) for n in (node, *node.all_input_nodes[:1]))
 
 
 def _is_known_at_start(view: torch.fx.Node) -> bool:

@@ -150,6 +150,16 @@ def copied(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
     return torch.fx.GraphModule(gm, graph)
 
 
+def value_of(call: torch.fx.Node) -> Any:
+    """What an op's call returns, fake; guards on sizes as calling it does."""
+    op: Any = call.target
+    args, kwargs = torch.fx.map_arg(
+        (call.args, call.kwargs), lambda node: node.meta["val"]
+    )
+    with V.fake_mode:
+        return op(*args, **kwargs)
+
+
 def free_symbols(nodes: Sequence[Any]) -> list[sympy.Symbol]:
     """The symbols in sizes, strides and offsets of IR tensors and in sympy expressions."""
     found: set[sympy.Symbol] = set()

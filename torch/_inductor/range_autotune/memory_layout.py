@@ -1,0 +1,83 @@
+"""How tensors lie in memory, symbolic sizes and strides included."""
+
+from __future__ import annotations
+
+from typing import Any, TYPE_CHECKING
+
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+from .node_kinds import memory_of
+
+
+if TYPE_CHECKING:
+    import torch
+
+
+def share_elements(a: torch.fx.Node, b: torch.fx.Node) -> bool:
+    """Whether tensors may have elements in the same place."""
+    if memory_of(a) is not memory_of(b):
+        return False
+    one, other = a.meta["val"], b.meta["val"]
+    return not (_lies_before(one, other) or _lies_before(other, one))
+
+
+def _lies_before(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """
+    Whether all elements of a tensor lie before those of another one in the same memory, or in
+    each row of that, as the heads of queries before those of keys.
+    """
+    start, other_start = first.storage_offset(), second.storage_offset()
+    if statically_known_true(start + _length(first, 0) <= other_start):
+        return True
+    if not (first.dim() and second.dim()):
+        return False
+    row = first.stride(0)
+    conditions = (
+        row == second.stride(0),
+        start + _length(first, 1) <= other_start,
+        other_start + _length(second, 1) <= start + row,
+    )
+    return all(map(statically_known_true, conditions))
+
+
+def _length(tensor: torch.Tensor, first_dim: int) -> Any:
+    """How much memory dimensions reach over, from the first that is asked for on."""
+    dims = [*zip(tensor.shape, tensor.stride())][first_dim:]
+    return 1 + sum((size - 1) * stride for size, stride in dims)
+
+
+def is_row_major(tensor: torch.Tensor) -> bool:
+    """Whether elements lie in memory as they are counted, one right behind the other."""
+    expected: Any = 1
+    for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride())):
+        if not statically_known_true(stride == expected):
+            return False
+        expected = expected * size
+    return True
+
+
+def is_in_order(tensor: torch.Tensor) -> bool:
+    """Whether elements lie in memory as they are counted, each at a place of its own."""
+    sizes, strides = tensor.shape, tensor.stride()
+    steps = [size * stride for size, stride in zip(sizes[1:], strides[1:])]
+    return all(
+        statically_known_true(stride >= step)
+        for stride, step in zip(strides, [*steps, 1])
+    )
+
+
+def lie_alike(view: Any, whole: Any, other: Any, other_whole: Any) -> bool:
+    """
+    Whether values lie in two tensors, or in views of one, in the same way, and those are laid
+    out alike.
+    """
+
+    def layout(node: torch.fx.Node, of: torch.fx.Node) -> list[Any]:
+        seen, base = node.meta["val"], of.meta["val"]
+        start = seen.storage_offset() - base.storage_offset()
+        return [*seen.shape, *seen.stride(), start, *base.shape, *base.stride()]
+
+    layouts = layout(view, whole), layout(other, other_whole)
+    return len(layouts[0]) == len(layouts[1]) and all(
+        statically_known_true(a == b) for a, b in zip(*layouts)
+    )

@@ -1,0 +1,89 @@
+"""Writes in place, of a candidate that writes to a copy of what its region writes to."""
+
+from __future__ import annotations
+
+from typing import Any, TYPE_CHECKING
+
+import torch
+
+from .memory_layout import lie_alike
+from .node_kinds import is_any_view, memory_of, readers_of_memory, writers_of_memory
+from .symbolic_graphs import copied
+from .write_ops import AS_VALUES, stands_for_write
+from .written_places import writes_places_only
+
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_clone = torch.ops.aten.clone.default
+_copy_ = torch.ops.aten.copy_.default
+
+
+def without_copies(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """
+    A candidate's graph as it is lowered. Where it makes a copy of what its region writes to,
+    writes to that, or to some places of it, and copies it back, it writes in place, unless
+    what was there is read behind that.
+    """
+    if not any(map(stands_for_write, gm.graph.nodes)):
+        return gm
+    gm = copied(gm)
+    _write_copies_in_place(_copies_to_inputs(gm))
+    for i in range(len(_copies_to_inputs(gm))):
+        changed = copied(gm)
+        if writes_places_only(_copies_to_inputs(changed)[i]):
+            gm = changed
+    gm.recompile()
+    return gm
+
+
+def _copies_to_inputs(gm: torch.fx.GraphModule) -> list[torch.fx.Node]:
+    """The nodes that stand for copies to what the region is given."""
+    return gm.graph.find_nodes(op="call_function", target=AS_VALUES[_copy_])
+
+
+def _write_copies_in_place(writes: Sequence[torch.fx.Node]) -> None:
+    """Has ops write to the memory itself that they write to a copy of."""
+    found = ((write, _copy_that_is_written(write)) for write in writes)
+    copies = {write: copy for write, copy in found if copy is not None}
+    for memory in {memory_of(write.args[0]) for write in copies}:  # type: ignore[arg-type]  # nodes
+        of_memory = {w: c for w, c in copies.items() if memory_of(w.args[0]) is memory}  # type: ignore[arg-type]  # nodes
+        first = min(
+            writer for copy in of_memory.values() for writer in writers_of_memory(copy)
+        )
+        if any(node >= first for node in readers_of_memory(memory)):
+            continue
+        for write, copy in of_memory.items():
+            write.args = (write.args[0], write.args[0])
+            users = copy.replace_all_uses_with(copy.args[0])
+            copy.graph.erase_node(copy)
+            for user in users:
+                _tell_strides(user)
+
+
+def _copy_that_is_written(write: torch.fx.Node) -> Any:
+    """The copy of what is written to, that ops write to and this copies back; None if none."""
+    to, value = write.args
+    copy = memory_of(value)  # type: ignore[arg-type]  # a node
+    is_copy = copy.target is _clone and memory_of(copy.args[0]) is memory_of(to)  # type: ignore[arg-type]  # nodes
+    if not (is_copy and any(writers_of_memory(copy))):
+        return None
+    is_same = value is copy and copy.args[0] is to and not _are_strides_told(copy)
+    return copy if is_same or lie_alike(value, copy, to, copy.args[0]) else None
+
+
+def _are_strides_told(node: torch.fx.Node) -> bool:
+    """Whether those who read a tensor have been told its strides, as Triton kernels are."""
+    return any(
+        is_any_view(user) or not isinstance(user.target, torch._ops.OpOverload)
+        for user in node.users
+    )
+
+
+def _tell_strides(node: torch.fx.Node) -> None:
+    """Has an op's call remember the strides of what it is given now, for Inductor."""
+    if "eager_input_vals" in node.meta:
+        given = node.args, node.kwargs
+        values = torch.fx.map_arg(given, lambda given: given.meta["val"])
+        node.meta["eager_input_vals"] = values

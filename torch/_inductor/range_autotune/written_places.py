@@ -1,0 +1,248 @@
+"""
+Writes to places of a tensor, of a candidate that computes all of the tensor with these places
+changed, as functionalization has it.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, TYPE_CHECKING
+
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch.utils import _pytree as pytree
+
+import torch
+
+from .guards import frozen_shapes
+from .memory_layout import lie_alike, share_elements
+from .node_kinds import (
+    aliases_of,
+    is_view,
+    memory_of,
+    readers_of_memory,
+    without_views,
+    writers_of_memory,
+)
+from .symbolic_graphs import value_of
+from .write_ops import AS_VALUES, stands_for_write
+
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+log = logging.getLogger("torch._inductor.kernel.custom_op")
+
+_aten = torch.ops.aten
+_clone = _aten.clone.default
+_copy = _aten.copy.default
+_write_copy = AS_VALUES[_aten.copy_.default]
+# What returns a tensor with some places changed, and what changes these.
+_IN_PLACE = {
+    _aten.index_put.default: _aten.index_put_.default,
+    _aten._unsafe_index_put.default: _aten.index_put_.default,
+    _aten.scatter.src: _aten.scatter_.src,
+    _aten.scatter.value: _aten.scatter_.value,
+}
+# What returns a tensor with what is in a view of it replaced, and what makes that view.
+_VIEWS = {
+    _aten.slice_scatter.default: _aten.slice.Tensor,
+    _aten.select_scatter.default: _aten.select.int,
+}
+
+
+def writes_places_only(write: torch.fx.Node) -> bool:
+    """
+    Has what is computed for some places of a tensor written there, where all of it, with these
+    changed, would be copied to it.
+
+    Args:
+        write: stands for the copy.
+
+    Returns:
+        Whether that is so now. If not, the graph may be of no use any more.
+    """
+    try:
+        with frozen_shapes():
+            return _writes_places_only(write)
+    except Exception as e:
+        log.debug("Not only places of %s are written: %s", write.args[0], e)
+        return False
+
+
+def _writes_places_only(write: torch.fx.Node) -> bool:
+    """See ``writes_places_only``; also raises what asking about views raises."""
+    to: Any = write.args[0]
+    changes = {*_changes(write.args[1])}
+    if not changes or _are_most_of(changes, to) or not _starts_at(changes, to):
+        return False
+    within = {change: {*_changes_within(change)} for change in changes}
+    if not all(_is_made_in_place(change, within) for change in sorted(changes)):
+        return False
+    value: Any = write.args[1]
+    memory = memory_of(to)
+    if memory_of(value) is not memory or not lie_alike(value, memory, to, memory):
+        return False
+    write.args = (to, to)
+    return True
+
+
+def _changes(value: Any) -> Iterator[torch.fx.Node]:
+    """What has changed places of a tensor one behind the other, and returns a value at last."""
+    node = without_views(value)
+    while node.target in _IN_PLACE or node.target in _VIEWS:
+        yield node
+        yield from _changes_within(node)
+        node = without_views(node.args[0])  # type: ignore[arg-type]  # a node
+
+
+def _changes_within(change: torch.fx.Node) -> list[torch.fx.Node]:
+    """
+    Where a change replaces what is in a view: the changes within that view that what is put
+    there is made by, if it is made so.
+    """
+    if change.target not in _VIEWS:
+        return []
+    whole, node = (without_views(given) for given in change.args[:2])  # type: ignore[arg-type]  # nodes
+    found = []
+    while node is not whole:
+        if not (
+            node.target is _copy or node.target in _IN_PLACE or node.target in _VIEWS
+        ):
+            return []
+        found += [node, *_changes_within(node)]
+        changed = node.args[0]
+        node = without_views(changed)  # type: ignore[arg-type]  # a node
+    return found if found and _is_within(changed, change) else []
+
+
+def _is_within(view: Any, change: torch.fx.Node) -> bool:
+    """Whether a view of what is changed is one of the view that a change replaces, or that."""
+    whole: Any = change.args[0]
+    with change.graph.inserting_before(change):
+        replaced = _view_replaced(change)
+    try:
+        while is_view(view):
+            if lie_alike(view, whole, replaced, whole):
+                return True
+            view = view.all_input_nodes[0]
+        return False
+    finally:
+        change.graph.erase_node(replaced)
+
+
+def _view_replaced(change: torch.fx.Node) -> torch.fx.Node:
+    """The view whose elements a change replaces, as a new node."""
+    whole, _, *where = change.args
+    make = _VIEWS[change.target]  # type: ignore[index]  # an OpOverload
+    view = change.graph.call_function(make, (whole, *where), change.kwargs)
+    view.meta["val"] = value_of(view)
+    return view
+
+
+def _are_most_of(changes: Collection[torch.fx.Node], to: torch.fx.Node) -> bool:
+    """
+    Whether one kernel for all of a tensor costs no more than writing the places that are
+    changed: if these are all of it; or half, and what is written there is computed from the
+    tensor, which one kernel can read and write element by element.
+    """
+    if any(change.target in _IN_PLACE for change in changes):
+        return False
+    values = [change.args[1] for change in changes if not _changes_within(change)]
+    changed = sum(value.meta["val"].numel() for value in values)  # type: ignore[union-attr]  # nodes
+    is_read = any(node not in changes for node in readers_of_memory(memory_of(to)))
+    parts = 2 if is_read else 1
+    return statically_known_true(changed * parts >= to.meta["val"].numel())
+
+
+def _starts_at(changes: Collection[torch.fx.Node], to: torch.fx.Node) -> bool:
+    """
+    Whether what changes places starts at the memory to be written to. It does where that is
+    copied for those who read what was there; the copy is taken away.
+    """
+    source = without_views(min(changes).args[0])  # type: ignore[arg-type]  # a node
+    if source.target is _clone and not any(writers_of_memory(source)):
+        copied: Any = source.args[0]
+        if not _is_read_instead(copied, source):
+            return False
+        source.graph.erase_node(source)
+        source = copied
+    return memory_of(source) is memory_of(to)
+
+
+def _is_made_in_place(
+    change: torch.fx.Node, within: Mapping[torch.fx.Node, Collection[torch.fx.Node]]
+) -> bool:
+    """
+    Has a change made in the tensor that it returns with places changed.
+
+    Args:
+        within: see ``_changes_within``, by change; each is made before.
+    """
+    graph, whole = change.graph, change.args[0]
+    assert isinstance(whole, torch.fx.Node)
+    memory = memory_of(whole)
+    with graph.inserting_before(change):
+        place = _view_replaced(change) if change.target in _VIEWS else whole
+        is_put = change.target not in _IN_PLACE
+        if is_put and memory_of(change.args[1]) is memory:  # type: ignore[arg-type]  # a node
+            # What is to be there is there, or is to be moved within the tensor.
+            is_made = lie_alike(change.args[1], memory, place, memory)
+        elif within.get(change) or _is_read_later(place, change, within):
+            is_made = False
+        elif is_put:
+            written = graph.call_function(_write_copy, (place, change.args[1]))
+            written.meta = {**change.meta, "val": place.meta["val"]}
+            is_made = True
+        else:
+            change.target = _IN_PLACE[change.target]  # type: ignore[index]  # an OpOverload
+            is_made = True
+    if not (is_made and _is_read_instead(whole, change)):
+        return False
+    if is_put:
+        graph.erase_node(change)
+    return True
+
+
+def _is_read_later(
+    place: torch.fx.Node,
+    change: torch.fx.Node,
+    within: Mapping[torch.fx.Node, Collection[torch.fx.Node]],
+) -> bool:
+    """Whether somebody reads behind a change what was there, but for those it is made for."""
+    later = (
+        node
+        for node in readers_of_memory(place)
+        if node > change and change not in within.get(node, ())
+    )
+    return any(
+        share_elements(place, read) for node in later for read in node.all_input_nodes
+    )
+
+
+def _is_read_instead(place: torch.fx.Node, node: torch.fx.Node) -> bool:
+    """Has a place in memory read where a node with a value of its own is, if it can."""
+    _, *views = aliases_of(node)
+    readers = {user for read in (node, *views) for user in read.users} - {*views}
+    if not all(map(is_view, views)) or any(map(_knows_strides, readers)):
+        return False
+    node.replace_all_uses_with(place)
+    for view in views:
+        view.meta["val"] = value_of(view)
+    return all(_is_in_memory_of(view, place) for view in views)
+
+
+def _knows_strides(node: torch.fx.Node) -> bool:
+    """Whether a node has been told the strides of what it reads, as Triton kernels are."""
+    is_op = isinstance(node.target, torch._ops.OpOverload)
+    is_told = "eager_input_vals" in node.meta and not stands_for_write(node)
+    return is_told or not is_op
+
+
+def _is_in_memory_of(view: torch.fx.Node, place: torch.fx.Node) -> bool:
+    """Whether a view, which PyTorch copies where strides do not allow for it, is none."""
+    storages = (
+        tensor.untyped_storage()._cdata
+        for node in (view, place)
+        for tensor in pytree.tree_leaves(node.meta["val"])
+    )
+    return len({*storages}) == 1
