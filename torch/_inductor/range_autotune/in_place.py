@@ -1,6 +1,6 @@
 """
-Calls that write in place: of what no region takes in, and of what an op writes itself in a
-candidate's graph.
+Writes of a call of a functional variant in its op's place: where no region takes the call in,
+and in the region's graph where the op itself is called.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ def _call_of(write: torch.fx.Node) -> torch.fx.Node | None:
     """See ``is_write_of_call``."""
     if not is_copy_to(write):
         return None
-    value = without_views(write.args[1])
-    call = value.args[0] if value.target is operator.getitem else value
+    value = without_views(write.args[1])  # type: ignore[arg-type]  # a node
+    call: Any = value.args[0] if value.target is operator.getitem else value
     return call if write in writes_of_call(call) else None
 
 

@@ -7,7 +7,13 @@ from typing import Any, TYPE_CHECKING
 import torch
 
 from .memory_layout import lie_alike
-from .node_kinds import is_any_view, memory_of, readers_of_memory, writers_of_memory
+from .node_kinds import (
+    is_any_view,
+    is_view,
+    memory_of,
+    readers_of_memory,
+    writers_of_memory,
+)
 from .symbolic_graphs import copied
 from .write_ops import AS_VALUES, stands_for_write
 from .written_places import writes_places_only
@@ -29,18 +35,24 @@ def without_copies(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
     if not any(map(stands_for_write, gm.graph.nodes)):
         return gm
     gm = copied(gm)
-    _write_copies_in_place(_copies_to_inputs(gm))
-    for i in range(len(_copies_to_inputs(gm))):
+    writes = _copies_to_inputs(gm)
+    _write_copies_in_place(writes)
+    for i in range(len(writes)):
         changed = copied(gm)
         if writes_places_only(_copies_to_inputs(changed)[i]):
             gm = changed
+    for node in reversed(gm.graph.nodes):
+        if is_view(node) and not node.users:
+            gm.graph.erase_node(node)
     gm.recompile()
     return gm
 
 
 def _copies_to_inputs(gm: torch.fx.GraphModule) -> list[torch.fx.Node]:
-    """The nodes that stand for copies to what the region is given."""
-    return gm.graph.find_nodes(op="call_function", target=AS_VALUES[_copy_])
+    """The nodes that stand for copies to what the region is given, as it returns them."""
+    returned: Any = gm.graph.output_node().args[0]
+    is_copy = AS_VALUES[_copy_]
+    return [node for node in returned if getattr(node, "target", None) is is_copy]
 
 
 def _write_copies_in_place(writes: Sequence[torch.fx.Node]) -> None:

@@ -102,7 +102,8 @@ def _changes_within(change: torch.fx.Node) -> list[torch.fx.Node]:
     """
     if change.target not in _VIEWS:
         return []
-    whole, node = (without_views(given) for given in change.args[:2])  # type: ignore[arg-type]  # nodes
+    whole, changed = change.args[:2]
+    whole, node = without_views(whole), without_views(changed)  # type: ignore[arg-type]  # nodes
     found = []
     while node is not whole:
         if not (
