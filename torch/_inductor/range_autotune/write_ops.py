@@ -16,9 +16,6 @@ from torch.utils import _pytree as pytree
 
 import torch
 
-from .functional_variants import written_arguments
-from .signatures import arguments_by_name
-
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -110,27 +107,6 @@ def _behind_reads(lower: Callable[..., Any]) -> Callable[..., Any]:
         return lower(to, *given)
 
     return lower_write
-
-
-def settle_earlier_readers(op: Any, args: Sequence[Any], kwargs: Any) -> None:
-    """
-    Called before an op is put into the graph: has computed what was to read later what it writes
-    to, and is to read that as it was.
-
-    Args:
-        op: what is called; nothing happens if it is no op that writes.
-        args, kwargs: what it is called with, as IR.
-    """
-    from .. import ir
-    from ..virtualized import V
-
-    if not (isinstance(op, torch._ops.OpOverload) and op._schema.is_mutable):
-        return
-    given = arguments_by_name(op, args, kwargs)
-    written = [given.get(name) for name in written_arguments(op).values()]
-    for value in pytree.tree_leaves(written):
-        if isinstance(value, ir.TensorBox):
-            V.graph.mark_buffer_mutated(ir.ExternKernel.realize_input(value).get_name())
 
 
 def stands_for_write(node: torch.fx.Node) -> bool:

@@ -1,0 +1,83 @@
+"""
+What graph passes and lowerings overlook where memory is written that others read: calls from
+Inductor, for ops that are registered and for others.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TYPE_CHECKING
+
+from torch._higher_order_ops.auto_functionalize import (
+    auto_functionalized,
+    auto_functionalized_v2,
+)
+from torch._higher_order_ops.triton_kernel_wrap import triton_kernel_wrapper_functional
+from torch.utils import _pytree as pytree
+
+import torch
+
+from .functional import arguments_written
+from .functional_variants import written_arguments
+from .node_kinds import aliases_of, memory_of
+from .signatures import arguments_by_name
+
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# Calls that may become ones that write to what they are given.
+_MAY_WRITE = (
+    auto_functionalized,
+    auto_functionalized_v2,
+    triton_kernel_wrapper_functional,
+)
+
+
+def is_copy_needed(copy: torch.fx.Node, source: torch.fx.Node) -> bool:
+    """
+    Whether a copy is read where what it was made of is written, or behind that.
+
+    Args:
+        copy: computes what it reads, ``source``, maybe as a view of that.
+    """
+    memory = memory_of(source)
+    if memory is memory_of(copy):
+        return False
+    readers = _users_of_memory(copy)
+    users = _users_of_memory(memory)
+    writes = [user for user in users if memory in _memory_written(user)]
+    return any(
+        (reader in users and reader.target in _MAY_WRITE)
+        or any(reader > write for write in writes)
+        for reader in readers
+    )
+
+
+def _users_of_memory(memory: torch.fx.Node) -> set[torch.fx.Node]:
+    """The nodes that are given a node or a view of it; views, too."""
+    return {user for alias in aliases_of(memory) for user in alias.users}
+
+
+def _memory_written(node: torch.fx.Node) -> set[torch.fx.Node]:
+    return {*map(memory_of, arguments_written(node))}
+
+
+def settle_earlier_readers(op: Any, args: Sequence[Any], kwargs: Any) -> None:
+    """
+    Called before an op is put into the graph: has computed what was to read later what it writes
+    to, and is to read that as it was.
+
+    Args:
+        op: what is called; nothing happens if it is no op that writes.
+        args, kwargs: what it is called with, as IR.
+    """
+    from .. import ir
+    from ..virtualized import V
+
+    if not (isinstance(op, torch._ops.OpOverload) and op._schema.is_mutable):
+        return
+    given = arguments_by_name(op, args, kwargs)
+    written = [given.get(name) for name in written_arguments(op).values()]
+    for value in pytree.tree_leaves(written):
+        if isinstance(value, ir.TensorBox):
+            V.graph.mark_buffer_mutated(ir.ExternKernel.realize_input(value).get_name())
