@@ -239,6 +239,36 @@ def norm_into_cache(
     cache[at.squeeze(1)] = norm(x, weight) * 0.5
 
 
+def store(
+    keys: torch.Tensor, values: torch.Tensor, cache: torch.Tensor, at: torch.Tensor
+) -> None:
+    cache[0][at] = keys
+    cache[1][at] = values
+
+
+def store_one_by_one(keys: Tensor, values: Tensor, cache: Tensor, at: Tensor) -> None:
+    cache[0][at] = keys
+    cache[1][at] = values
+
+
+def store_both(keys: Tensor, values: Tensor, cache: Tensor, at: Tensor) -> None:
+    cache[:, at] = torch.stack([keys, values])
+
+
+def scaled_into_cache(
+    store: Callable[..., None],
+    keys: Tensor,
+    values: Tensor,
+    scale: Tensor,
+    cache: Tensor,
+    at: Tensor,
+) -> None:
+    """As the keys and values of new tokens."""
+    for other in (values, at):  # else plain code has a kernel for each
+        torch._check(other.shape[0] == keys.shape[0])
+    store(keys * scale, values + 1, cache, at.squeeze(1))
+
+
 def norm_of_embedding(
     norm: Callable[..., Tensor], ids: Tensor, table: Tensor, weight: Tensor
 ) -> Tensor:
@@ -261,6 +291,14 @@ ADD_NORM = Op(
     [512],
     32768,
     written=("x", "residual"),
+)
+STORE = Op(
+    store,
+    lambda *_: None,
+    {"one by one": store_one_by_one, "both": store_both},
+    [512],
+    8192,
+    written=("cache",),
 )
 LAYER_NORM = Op(
     layer_norm,
@@ -359,6 +397,20 @@ WORKLOADS = (
             random(COLUMNS),
         ),
         around=gated_norm_in_place,
+        on_base=False,
+    ),
+    Workload(
+        name=f"keys * scale and values + 1 ({HIDDEN} columns) go into one cache, in place",
+        ops=(STORE,),
+        sizes=ROWS,
+        inputs=lambda n: (
+            random(n, HIDDEN),
+            random(n, HIDDEN),
+            random(HIDDEN),
+            random(2, 2 * ROWS[-1], HIDDEN),
+            torch.randperm(n, device=DEVICE).unsqueeze(1),
+        ),
+        around=scaled_into_cache,
         on_base=False,
     ),
     Workload(

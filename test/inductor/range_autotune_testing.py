@@ -89,6 +89,22 @@ def made_up_times(ms, dim=0):
         yield sizes
 
 
+@contextlib.contextmanager
+def guards_in_code_of(name, condition):
+    """The code of candidates of some name guards on a condition on the size."""
+    real = GraphLowering.codegen
+
+    def codegen(graph):
+        if name in (graph.name or ""):
+            inputs = graph.graph_inputs.values()
+            (size,) = (value for value in inputs if isinstance(value, sympy.Symbol))
+            graph.sizevars.evaluate_expr(condition(size))
+        return real(graph)
+
+    with mock.patch.object(GraphLowering, "codegen", codegen):
+        yield
+
+
 def only(index):
     """As ``made_up_times`` takes them: one candidate is the best everywhere."""
     return lambda _, i: 1.0 if i == index else 2.0

@@ -6,7 +6,6 @@ compile there are, the result is right on both sides of each boundary, in one co
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import math
@@ -14,6 +13,7 @@ import re
 from unittest import mock
 
 import sympy
+from range_autotune_testing import guards_in_code_of
 from test_custom_op_autotune import (
     AutotuneTestCase,
     best_by_range,
@@ -620,8 +620,7 @@ class TestImplementations(UsesTestCase):
             return flex_attention(q, q, q, lambda score, b, h, i, j: score + bias[h])
 
         op = define_op(attention, lambda q, bias: torch.empty_like(q))
-        # On a GPU its kernel is another one below 128.
-        ranges = [(128, math.inf)]
+        ranges = [(0, math.inf)]  # on a GPU its kernel is another one below 128
         register(
             op, flex, tensor_name="q", dim=2, ranges=ranges, include_fallback=False
         )
@@ -1178,21 +1177,6 @@ class TestFailures(AutotuneTestCase):
                 """op: candidate 'bad' is left out: it does not compile: RuntimeError: ptxas: too many registers""",
             )
 
-    @contextlib.contextmanager
-    def guards_in_code_of(self, name):
-        """The code of candidates of some name guards on a size."""
-        real = GraphLowering.codegen
-
-        def codegen(graph):
-            if name in (graph.name or ""):
-                inputs = graph.graph_inputs.values()
-                (size,) = (value for value in inputs if isinstance(value, sympy.Symbol))
-                graph.sizevars.evaluate_expr(size < 1000)
-            return real(graph)
-
-        with mock.patch.object(GraphLowering, "codegen", codegen):
-            yield
-
     def test_code_guards_on_a_size_in_a_region_that_cannot_be_smaller(self):
         """It is one part where it falls apart, and equal to itself as it was."""
         op = identity_op()
@@ -1202,7 +1186,7 @@ class TestFailures(AutotuneTestCase):
 
         register(op, bad, lambda x: 1 * x, ranges=RANGES, name="op")
         with (
-            self.guards_in_code_of("bad"),
+            guards_in_code_of("bad", lambda size: sympy.Eq(size % 8, 0)),
             self.assertLogs("torch._inductor.kernel.custom_op", logging.WARNING),
         ):
             compiled = compile_at(lambda x: op(x + 1) * 3, ramp(128, 4))
@@ -1229,10 +1213,10 @@ class TestFailures(AutotuneTestCase):
         def bad(x):
             return x.clone()
 
-        with self.guards_in_code_of("bad"):
+        with guards_in_code_of("bad", lambda size: sympy.Eq(size % 8, 0)):
             self.assertExpectedInline(
                 self.warning(bad),
-                """op: candidate 'bad' is left out: its code guards on a size: s0 < 1000 (x.shape[0] is s0)""",
+                """op: candidate 'bad' is left out: its code guards on a size: Eq(Mod(s0, 8), 0) (x.shape[0] is s0)""",
             )
 
     @config.patch(nan_asserts=True)

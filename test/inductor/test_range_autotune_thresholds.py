@@ -10,7 +10,7 @@ import math
 import sympy
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from range_autotune_testing import SymbolicTestCase
+from range_autotune_testing import guards_in_code_of, SymbolicTestCase
 from test_custom_op_autotune import (
     AutotuneTestCase,
     compile_at,
@@ -235,6 +235,19 @@ class TestCompiled(AutotuneTestCase):
         self.assertNotIn("WARNING", {record.levelname for record in logs.records})
         # In vain twice, in three pieces; the other one, the op and its plain lowering.
         self.assertEqual(counters["inductor"]["custom_op_candidate_traces"], 8)
+
+    @parametrize("ranges", (((0, 512), (512, math.inf)), ((0, math.inf),)))
+    def test_code_is_generated_for_each_answer(self, ranges):
+        def asking(x):
+            return x + 1
+
+        def condition(size):
+            return sympy.Or(size < 40, size >= 600)
+
+        op = self.registered(asking, always, ranges=ranges)
+        with guards_in_code_of("asking", condition):
+            compiled = self.compiled(op, ramp(100, 4))
+        self.assert_markers(compiled, dict.fromkeys((2, 39, 40, 511, 512, 700), 1))
 
     def test_who_asks_nothing_competes_in_all_parts(self):
         op = self.registered(always, by_size)

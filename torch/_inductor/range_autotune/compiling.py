@@ -25,10 +25,13 @@ from .settings import time_limit_s
 from .subgraph_module import generate_module, SubgraphModule
 from .threads import autotune_threads, is_compiled_by_workers, loads_in_any_thread
 from .times import Failure, failure_of
+from .tracing import take_apart_at_guards
 
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    import sympy
 
     from .candidates import TracedCandidate
     from .standing import Standing
@@ -84,9 +87,9 @@ def submit(tuning: Tuning) -> None:
             except Exception as e:
                 _take_out(standing, index, e)
                 continue
-            failure = _guard_in(module)
-            if failure and index != FALLBACK_INDEX:
-                standing.suspend(index, failure)
+            guards = _guards_in(module)
+            if guards and index != FALLBACK_INDEX:
+                standing.suspend(index, _failure_by(guards))
             else:
                 yield index, module
 
@@ -97,23 +100,31 @@ def submit_guarded(tuning: Tuning) -> None:
     """
     The same for those that were suspended, without the guards that Inductor can do without.
 
-    Their code may be slower for it, and they are out if it guards on a size all the same.
+    Their code may be slower for it. What guards on a size all the same is generated for parts
+    of its ranges, see ``take_apart_at_guards``, or is out.
     """
     standing = tuning.standing
 
     def generated() -> Iterator[tuple[int, SubgraphModule]]:
-        for index in standing.readmit():
-            traced, failure = standing.traced[index], standing.guarded[index]
+        left = standing.readmit()
+        parts: list[int] = []
+        for index in left:  # grows
+            traced, failure = standing.traced[index], standing.guarded.get(index)
             try:
-                module = _generate(tuning, traced, optional_guards=False)
-            except Exception:
-                standing.reject(index, failure)
+                module = _generate(tuning, traced, optional_guards=index in parts)
+            except Exception as e:
+                standing.reject(index, failure or _failure_to_compile(e))
                 continue
-            if left := _guard_in(module):
-                standing.reject(index, left)
+            guards = _guards_in(module)
+            if guards and (more := take_apart_at_guards(tuning, index, guards)):
+                left += more
+                parts += more
+            elif guards:
+                standing.reject(index, _failure_by(guards))
+                continue
             else:
-                del standing.guarded[index]
                 yield index, module
+            standing.guarded.pop(index, None)
 
     _start_loads(tuning, generated())
 
@@ -303,9 +314,12 @@ def _asks_for_data(error: BaseException | None) -> bool:
     return _asks_for_data(error.__cause__ or error.__context__)
 
 
-def _guard_in(module: SubgraphModule) -> Failure | None:
-    guards = [c for c in module.conditions if not is_about_index_width(c)]
-    return Failure(f"its code guards on a size: {guards[0]}") if guards else None
+def _guards_in(module: SubgraphModule) -> list[sympy.Basic]:
+    return [c for c in module.conditions if not is_about_index_width(c)]
+
+
+def _failure_by(guards: Sequence[sympy.Basic]) -> Failure:
+    return Failure(f"its code guards on a size: {guards[0]}")
 
 
 def _fallback_runs(tuning: Tuning) -> bool:

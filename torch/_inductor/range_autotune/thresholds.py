@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 _MOST_STEPS = 16
 # What may have one value again and again as a size grows, in sums with others.
 _RECURRING = (FloorDiv, CeilToInt, FloorToInt, BitwiseFn_bitwise_and)
+# Inductor's own code asks for those of sympy.
+_REMAINDERS = (Mod, PythonMod, sympy.Mod)
 # How many values at each end of what has one answer are looked at, if something is rounded.
 _MOST_BESIDE = 256
 
@@ -72,7 +74,7 @@ def thresholds(condition: sympy.Basic, size: sympy.Expr, within: DimRange) -> li
         condition, size = next(iter(told), condition), WHOLE
         values = WHOLE, possible.start, possible.last
     symbol, first, last = values
-    if condition.free_symbols != {symbol} or condition.has(Mod, PythonMod):
+    if condition.free_symbols != {symbol} or condition.has(*_REMAINDERS):
         return []
     if is_about_index_width(condition):
         return []

@@ -27,9 +27,11 @@ from .thresholds import thresholds
 
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 
-    from .registration import Candidate
+    import sympy
+
+    from .registration import Candidate, Row
     from .standing import ContestedRange, Standing
     from .tuning import Tuning
 
@@ -157,7 +159,41 @@ def _between(
     return [part for part in parts if part]
 
 
-def _edges(ranges: Iterable[ContestedRange]) -> set[int]:
+def take_apart_at_guards(
+    tuning: Tuning, index: int, guards: Collection[sympy.Basic]
+) -> list[int]:
+    """
+    Replaces a candidate whose code guards on the size that is dispatched on by one for each
+    part of its ranges in which the guards have one answer.
+
+    Not on several ranks, whose devices may have others ask for other guards.
+
+    Returns:
+        The indices of these; none if there are no such parts, or too many of them.
+    """
+    standing = tuning.standing
+    is_registered = index in range(len(standing.candidates))
+    if tuning.size is None or tuning.table is None or tuning.ranks or not is_registered:
+        return []
+    entered = tuple(r for r in standing.ranges if standing.enters(index, r))
+    hull = _hull(entered)
+    ends = {end for g in guards for end in thresholds(g, tuning.size, hull)}
+    most = len(_edges(tuning.table.rows)) + _MOST_CUTS_OF_SITE
+    cut = ends | _edges(standing.ranges)
+    if not ends or len(ends) > _MOST_CUTS or len(cut) > most:
+        return []
+    traced = standing.traced.pop(index)
+    pieces = [
+        _Piece(part, dataclasses.replace(traced, known=_known_of_size(tuning, part)))
+        for part in _between(entered, sorted(ends))
+    ]
+    first = len(standing.candidates)
+    _cut_ranges(standing, sorted(ends))
+    _take_apart(tuning, {index: pieces})
+    return [*range(first, len(standing.candidates))]
+
+
+def _edges(ranges: Iterable[ContestedRange | Row]) -> set[int]:
     """Where ranges start and end, if not at 0 or nowhere."""
     ends = {end for r in ranges for end in (r.sizes.start, r.sizes.end)}
     return {int(end) for end in ends - {0, math.inf}}
