@@ -25,7 +25,7 @@ from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
 )
-from torch.testing._internal.inductor_utils import HAS_GPU
+from torch.testing._internal.inductor_utils import HAS_GPU, requires_gpu
 
 import torch
 from torch._inductor import config
@@ -34,6 +34,17 @@ from torch._inductor.kernel.custom_op import (
     register_custom_op_autotuning,
 )
 from torch._inductor.range_autotune.without_copies import without_copies
+
+
+if HAS_GPU:
+    import triton
+    import triton.language as tl
+
+    @triton.jit
+    def store_row(x, cache, places, stride, COLUMNS: tl.constexpr):
+        row, columns = tl.program_id(0), tl.arange(0, COLUMNS)
+        to = cache + tl.load(places + row) * stride
+        tl.store(to + columns, tl.load(x + row * COLUMNS + columns))
 
 
 KERNEL = "async_compile.triton(" if HAS_GPU else "async_compile.cpp_pybinding("
@@ -216,6 +227,47 @@ class TestInPlace(InPlaceTestCase):
         self.assertLessEqual(code.count(KERNEL), 2)
         self.assertNotRegex(code, r"fused_\w*copy")
         self.assertEqual(code.count(NEW_MEMORY), 2 if winner == -1 else 1)
+
+    def test_implementations_see_how_an_argument_lies(self):
+        """As in eager mode, though they are given copies to write to."""
+
+        def add_by_rows(y, x):
+            if y.stride() != (16, 2):
+                raise RuntimeError(f"it lies otherwise: {y.stride()}")
+            y.copy_(y + x)
+
+        op = tuned(add_, ["y"], add_by_rows)
+
+        def fn(x, y):
+            torch._check(x.shape[0] == y.shape[0])
+            op(y[:, 1::2], x)
+
+        code = self.check(fn, lambda n: [ramp(n, 8), ramp(n, 16)])
+        self.assertNotIn(NEW_MEMORY, code)
+
+    @requires_gpu()
+    @parametrize("winner", (-1, 0))
+    def test_triton_kernel_of_a_part_of_a_cache(self, winner):
+        """It is told strides, and so that of each row in the cache itself."""
+
+        def store(x: torch.Tensor, cache: torch.Tensor, places: torch.Tensor) -> None:
+            cache[places] = x
+
+        def by_rows(x, cache, places):
+            store_row[(x.shape[0],)](x, cache, places, cache.stride(0), x.shape[1])
+
+        op = tuned(store, ["cache"], by_rows)
+
+        def fn(x, places, cache):
+            torch._check(x.shape[0] == places.shape[0])
+            op(x * 2, cache[:, 1], places)
+
+        def make(n):
+            places = torch.arange(n, device=DEVICE).flip(0)
+            return [ramp(n, 4), places, torch.zeros(4000, 2, 4, device=DEVICE)]
+
+        code = self.check(fn, make, winner)
+        self.assertEqual(code.count(NEW_MEMORY), 1)  # of the rows
 
     @parametrize("winner", (-1, 0))
     def test_parts_of_a_tensor(self, winner):

@@ -41,6 +41,7 @@ from .node_kinds import (
 from .settings import fusion_types
 from .stale_code import registration_of
 from .symbolic_graphs import value_of
+from .write_ops import register_lowering_of_writes
 
 
 if TYPE_CHECKING:
@@ -178,6 +179,7 @@ def _replace(call: torch.fx.Node, writes: Sequence[_Write]) -> None:
     variant = variant_of(op)
     assert variant is not None
     lowerings.setdefault(variant, LoweringByDecomposition(variant))
+    register_lowering_of_writes()
     with graph.inserting_before(call):
         given = {write.value: _given_for(write) for write in writes}
         args = torch.fx.map_arg(call.args, lambda node: given.get(node, node))

@@ -14,6 +14,7 @@ import torch
 
 from .content import digest
 from .signatures import argument_names
+from .write_ops import OWN
 
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ def _on_own_copies(
     written = written_arguments(op)
     for i, name in written.items():
         value = given[name]
-        given[name] = torch.empty_like(value) if i in unwritten else value.clone()
+        given[name] = torch.empty_like(value) if i in unwritten else OWN(value)
     returned = call(op, given)
     results = list(returned) if len(op._schema.returns) > 1 else [returned]
     values_written = [given[name] for name in written.values()]

@@ -20,6 +20,7 @@ from .captures import CapturesAsConstants, constants_may_be_real
 from .cond_branches import with_tuples
 from .functional import functionalized, has_effects
 from .guards import frozen_shapes, replaced
+from .node_kinds import aliases_of
 
 
 if TYPE_CHECKING:
@@ -158,6 +159,20 @@ def value_of(call: torch.fx.Node) -> Any:
     )
     with V.fake_mode:
         return op(*args, **kwargs)
+
+
+def read_instead(node: torch.fx.Node, other: torch.fx.Node) -> list[torch.fx.Node]:
+    """
+    Has another node read in the place of one.
+
+    Returns:
+        The views of it, which are known to be in the other one's memory now.
+    """
+    _, *views = aliases_of(node)
+    node.replace_all_uses_with(other)
+    for view in views:
+        view.meta["val"] = value_of(view)
+    return views
 
 
 def free_symbols(nodes: Sequence[Any]) -> list[sympy.Symbol]:

@@ -6,6 +6,7 @@ from typing import Any, TYPE_CHECKING
 
 import torch
 
+from .guards import frozen_shapes
 from .memory_layout import lie_alike
 from .node_kinds import (
     is_any_view,
@@ -14,15 +15,15 @@ from .node_kinds import (
     readers_of_memory,
     writers_of_memory,
 )
-from .symbolic_graphs import copied
-from .write_ops import AS_VALUES, stands_for_write
+from .symbolic_graphs import copied, read_instead
+from .write_ops import AS_VALUES, OWN, stands_for_write
 from .written_places import writes_places_only
 
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_clone = torch.ops.aten.clone.default
+_CLONES = (torch.ops.aten.clone.default, OWN)
 _copy_ = torch.ops.aten.copy_.default
 
 
@@ -46,6 +47,15 @@ def without_copies(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
             gm.graph.erase_node(node)
     gm.recompile()
     return gm
+
+
+def read_arguments_themselves(graph: torch.fx.Graph) -> None:
+    """Has a candidate that does not write to its own copy of an argument read that itself."""
+    for own in graph.find_nodes(op="call_function", target=OWN):
+        if not any(writers_of_memory(own)):
+            with frozen_shapes():
+                read_instead(own, own.args[0])  # type: ignore[arg-type]  # a node
+            graph.erase_node(own)
 
 
 def _copies_to_inputs(gm: torch.fx.GraphModule) -> list[torch.fx.Node]:
@@ -78,7 +88,7 @@ def _copy_that_is_written(write: torch.fx.Node) -> Any:
     """The copy of what is written to, that ops write to and this copies back; None if none."""
     to, value = write.args
     copy = memory_of(value)  # type: ignore[arg-type]  # a node
-    is_copy = copy.target is _clone and memory_of(copy.args[0]) is memory_of(to)  # type: ignore[arg-type]  # nodes
+    is_copy = copy.target in _CLONES and memory_of(copy.args[0]) is memory_of(to)  # type: ignore[arg-type]  # nodes
     if not (is_copy and any(writers_of_memory(copy))):
         return None
     is_same = value is copy and copy.args[0] is to and not _are_strides_told(copy)

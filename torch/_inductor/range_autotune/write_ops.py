@@ -25,6 +25,9 @@ _aten = torch.ops.aten
 _library = torch.library.Library(WRITE_NAMESPACE, "DEF")
 _library.define("copy(Tensor to, Tensor value, *, bool unread=False) -> Tensor")
 _library.define("index_put(Tensor to, Tensor?[] indices, Tensor value) -> Tensor")
+_library.define("own(Tensor value) -> Tensor")
+# What a candidate is given to write to in the place of an argument: a copy that lies as that.
+OWN = torch.ops.inductor_write.own.default
 # By the op that writes. They take the first of its arguments.
 AS_VALUES = {
     _aten.copy_.default: torch.ops.inductor_write.copy.default,
@@ -35,7 +38,21 @@ AS_VALUES = {
 @torch.library.register_fake(f"{WRITE_NAMESPACE}::copy", lib=_library)
 @torch.library.register_fake(f"{WRITE_NAMESPACE}::index_put", lib=_library)
 def _like(to: torch.Tensor, *_: Any, unread: bool = False) -> torch.Tensor:
-    return torch.empty_strided(to.shape, to.stride(), dtype=to.dtype, device=to.device)
+    return _lying_as(to)
+
+
+@torch.library.register_fake(f"{WRITE_NAMESPACE}::own", lib=_library)
+def _lying_as(value: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(
+        value.shape, value.stride(), dtype=value.dtype, device=value.device
+    )
+
+
+@torch.library.impl(
+    f"{WRITE_NAMESPACE}::own", "CompositeExplicitAutograd", lib=_library
+)
+def _own(value: torch.Tensor) -> torch.Tensor:
+    return _lying_as(value).copy_(value)
 
 
 @torch.library.impl(
@@ -67,6 +84,7 @@ def register_lowering_of_writes() -> None:
         return to if unread or to is value else write_copy(to, value)
 
     lowerings.setdefault(AS_VALUES[copy_], lower_copy)
+    lowerings.setdefault(OWN, lowerings[_aten.clone.default])
     lowerings.setdefault(AS_VALUES[index_put_], _behind_reads(lowerings[index_put_]))
 
 

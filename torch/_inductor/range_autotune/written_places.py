@@ -23,7 +23,7 @@ from .node_kinds import (
     without_views,
     writers_of_memory,
 )
-from .symbolic_graphs import value_of
+from .symbolic_graphs import read_instead, value_of
 from .write_ops import AS_VALUES, stands_for_write
 
 
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
 _aten = torch.ops.aten
-_clone = _aten.clone.default
 _copy = _aten.copy.default
 _write_copy = AS_VALUES[_aten.copy_.default]
 # What returns a tensor with some places changed, and what changes these.
@@ -161,7 +160,7 @@ def _starts_at(changes: Collection[torch.fx.Node], to: torch.fx.Node) -> bool:
     copied for those who read what was there; the copy is taken away.
     """
     source = without_views(min(changes).args[0])  # type: ignore[arg-type]  # a node
-    if source.target is _clone and not any(writers_of_memory(source)):
+    if source.target is _aten.clone.default and not any(writers_of_memory(source)):
         copied: Any = source.args[0]
         if not _is_read_instead(copied, source):
             return False
@@ -226,10 +225,7 @@ def _is_read_instead(place: torch.fx.Node, node: torch.fx.Node) -> bool:
     readers = {user for read in (node, *views) for user in read.users} - {*views}
     if not all(map(is_view, views)) or any(map(_knows_strides, readers)):
         return False
-    node.replace_all_uses_with(place)
-    for view in views:
-        view.meta["val"] = value_of(view)
-    return all(_is_in_memory_of(view, place) for view in views)
+    return all(_is_in_memory_of(view, place) for view in read_instead(node, place))
 
 
 def _knows_strides(node: torch.fx.Node) -> bool:
