@@ -147,8 +147,13 @@ def _are_most_of(changes: Collection[torch.fx.Node], to: torch.fx.Node) -> bool:
     """
     if any(change.target in _IN_PLACE for change in changes):
         return False
-    values = [change.args[1] for change in changes if not _changes_within(change)]
-    changed = sum(value.meta["val"].numel() for value in values)  # type: ignore[union-attr]  # nodes
+    # A copy may broadcast its value.
+    put: list[Any] = [
+        change if change.target is _copy else change.args[1]
+        for change in changes
+        if not _changes_within(change)
+    ]
+    changed = sum(value.meta["val"].numel() for value in put)
     is_read = any(node not in changes for node in readers_of_memory(memory_of(to)))
     parts = 2 if is_read else 1
     return statically_known_true(changed * parts >= to.meta["val"].numel())
