@@ -345,6 +345,52 @@ class TestInPlace(InPlaceTestCase):
         code = self.check(model, make, winner)
         self.assertLessEqual(code.count(KERNEL), 2)
 
+    def test_results_where_no_implementation_works(self):
+        """The op is called once, and in place."""
+
+        def fn(y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+            y.add_(x)
+            return y.sum(-1)
+
+        def guards(y, x):
+            y.add_(x if y.shape[0] % 2 else x + 0)
+            return y.sum(-1)
+
+        op = tuned(fn, ["y"], guards, fake=lambda y, x: y.new_empty(y.shape[:-1]))
+
+        def model(x, y):
+            torch._check(x.shape[0] == y.shape[0])
+            return op(y, x) + 1, y * 2
+
+        with self.assertLogs(LOGGER, "WARNING") as logs:
+            code = self.check(model, lambda n: [ramp(n, 4), ramp(n, 4)])
+        self.assertIn("'guards' is left out: it guards on a size", logs.output[0])
+        called = re.findall(r"= torch\.ops\.in_place\.op\d+\.default\(", code)
+        self.assertEqual(len(called), 1)
+
+    @parametrize("winner", (-1, 0))
+    def test_value_that_is_computed_where_it_is_read(self, winner):
+        """It is a tensor of its own where it is written to."""
+
+        def fn(y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+            y.mul_(x)
+            return y.cos()
+
+        def impl(y, x):
+            y.copy_(y * x)
+            return torch.cos(y)
+
+        op = tuned(fn, ["y"], impl, fake=lambda y, x: torch.empty_like(y))
+
+        def model(x, y):
+            torch._check(x.shape[0] == y.shape[0])
+            y[:, :2] = x[:, 2:] * 0.5
+            first = op(y, x.cos())
+            return first * x, op(x, y)
+
+        make = lambda n: [ramp(n, 4) * 1e-3, ramp(n, 4) * -1e-3]  # noqa: E731
+        self.check(model, make, winner, atol=1e-4, rtol=1e-4)
+
     @parametrize("winner", (-1, 0))
     def test_what_was_there_is_read_too(self, winner):
         op = adding()

@@ -184,6 +184,9 @@ class CallSite:
             raise NotTunable(CONJUGATED)
         strided = body.find_nodes(op="call_function", target=_as_strided)
         read_by_ops = {n for call in (*calls, *strided) for n in call.all_input_nodes}
+        written = [*written_outputs(body).values()]
+        for index in written:
+            inputs[index].realize()
         leaves = tuple(
             normalized(at_strides_of(node, leaf) if node in read_by_ops else leaf)
             for node, leaf in zip(placeholders, inputs)
@@ -193,7 +196,7 @@ class CallSite:
             for leaf in leaves
         ):
             raise NotTunable("a number that its neighbours read is not an integer")
-        for index in written_outputs(body).values():
+        for index in written:
             if not is_same_input(leaves[index], inputs[index]):
                 raise NotTunable("it writes to what is no input of the graph")
         first, *rest = (

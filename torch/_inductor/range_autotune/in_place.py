@@ -60,9 +60,9 @@ def _copies_of(value: torch.fx.Node) -> Iterator[torch.fx.Node]:
 
 
 def nodes_of_call(call: torch.fx.Node) -> set[torch.fx.Node]:
-    """A call, its writes, see ``writes_of_call``, and what is between."""
+    """A call, what it returns, its writes, see ``writes_of_call``, and what is between."""
     found = {call}
-    left: list[Any] = [*_parts_written(call).values(), *writes_of_call(call)]
+    left: list[Any] = [*_parts_of(call), *writes_of_call(call)]
     for node in left:  # grows
         if node not in found:
             found.add(node)
@@ -95,6 +95,11 @@ def is_copy_to(node: torch.fx.Node) -> bool:
     return node.target in (_copy_, AS_VALUES[_copy_])
 
 
+def _parts_of(call: torch.fx.Node) -> list[torch.fx.Node]:
+    """The nodes that take one of several results of a call."""
+    return [user for user in call.users if user.target is operator.getitem]
+
+
 def _parts_written(call: torch.fx.Node) -> dict[str, torch.fx.Node]:
     """What a call of a functional variant returns of what the op writes, by argument."""
     target = call.target
@@ -105,9 +110,7 @@ def _parts_written(call: torch.fx.Node) -> dict[str, torch.fx.Node]:
     results = len(op._schema.returns)
     if results + len(names) == 1:
         return {names[0]: call}
-    parts: dict[Any, torch.fx.Node] = {
-        user.args[1]: user for user in call.users if user.target is operator.getitem
-    }
+    parts: dict[Any, torch.fx.Node] = {part.args[1]: part for part in _parts_of(call)}
     return {n: parts[i] for i, n in enumerate(names, results) if i in parts}
 
 
@@ -192,7 +195,7 @@ def _return_results(
     results = len(op._schema.returns)
     values = call.meta["val"]
     node.meta = {**call.meta, "val": values[:results] if results > 1 else None}
-    parts = [user for user in call.users if user.target is operator.getitem]
+    parts = _parts_of(call)
     if results == 1:
         node.meta["val"] = values[0]
         for part in parts:
