@@ -109,7 +109,22 @@ def one_element_between_writes(op, x, z):
     return x.cos()
 
 
+def copy_put_elsewhere(op, x, z):
+    x[torch.arange(59, device=x.device).flip(0)] = x[5:].clone()
+
+
+def copy_moved(op, x, z):
+    x[5:] = x[:-5].clone()
+
+
+def part_of_a_copy_moved(op, x, z):
+    x[:, 5:].copy_(x.clone()[:, :-5])
+
+
 CASES = (
+    copy_put_elsewhere,
+    copy_moved,
+    part_of_a_copy_moved,
     copy_beside,
     copy_of_a_product_beside,
     part_of_a_copy_beside,

@@ -75,6 +75,24 @@ def halves_turned(x, cache, slots):
 
 WHOLE = (read_behind, moved, all_replaced, halves_turned)
 
+
+def rows_put_elsewhere(x, cache, slots):
+    rows = cache.view(-1, 8)
+    rows[torch.arange(99, device=x.device).flip(0)] = rows[1:100].clone()
+
+
+def rows_scattered(x, cache, slots):
+    rows = cache.view(-1, 8)
+    places = torch.arange(99, device=x.device).flip(0)[:, None].expand(-1, 8)
+    rows.scatter_(0, places, rows[1:100].clone())
+
+
+def columns_moved(x, cache, slots):
+    cache[..., 5:].copy_(cache.clone()[..., :3])
+
+
+MOVED = (rows_put_elsewhere, rows_scattered, columns_moved)
+
 VIEWS = (
     lambda c, i: c.select(0, i % c.shape[0]),
     lambda c, i: c.select(-1, i % c.shape[-1]),
@@ -159,6 +177,10 @@ class TestWrittenPlaces(InPlaceTestCase):
     def test_is_copied_as_a_whole(self, impl):
         _, is_in_place = self.code_of(impl, atol=1e-3, rtol=1e-4)
         self.assertFalse(is_in_place)
+
+    @parametrize("impl", MOVED, name_fn=lambda impl: impl.__name__)
+    def test_is_moved_within_a_tensor(self, impl):
+        self.code_of(impl)
 
     def test_changes_outside_of_what_is_written_are_made_in_a_copy(self):
         def impl(x, cache, slots):

@@ -25,11 +25,18 @@ from .signatures import arguments_by_name
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Calls that may become ones that write to what they are given.
+_aten = torch.ops.aten
+# Calls that may become, or become part of, such as write to what they are given.
 _MAY_WRITE = (
     auto_functionalized,
     auto_functionalized_v2,
     triton_kernel_wrapper_functional,
+    _aten.copy.default,
+    _aten.index_put.default,
+    _aten._unsafe_index_put.default,
+    _aten.scatter.src,
+    _aten.select_scatter.default,
+    _aten.slice_scatter.default,
 )
 
 

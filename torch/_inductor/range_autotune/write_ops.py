@@ -107,24 +107,33 @@ def _copy_in_place(to: Any, value: Any) -> Any:
 
 
 def _behind_reads(lower: Callable[..., Any]) -> Callable[..., Any]:
-    """
-    The lowering of a write that has what it is given computed before, if that reads what is
-    written to: the scheduler then sees whether both may be one loop. Inductor computes a
-    view of a value, ``(x * 2)[:-1]`` for ``x[1:]``, in the loop that writes, which would
-    read elements that it has written.
-    """
+    """The lowering of a write, see ``compute_first``."""
 
     @functools.wraps(lower)
     def lower_write(to: Any, *given: Any) -> Any:
-        from .. import ir
-
-        for value in pytree.tree_leaves(given):
-            is_computed = isinstance(value, ir.TensorBox)
-            if is_computed and to.get_name() in value.get_read_names():
-                value.realize()
+        compute_first(to, given)
         return lower(to, *given)
 
     return lower_write
+
+
+def compute_first(to: Any, given: Any) -> None:
+    """
+    Has what a write is given computed before, if that reads what is written to: the scheduler
+    then sees whether both may be one loop. Inductor computes a view of a value,
+    ``(x * 2)[:-1]`` for ``x[1:]``, in the loop that writes, which would read elements that it
+    has written.
+
+    Args:
+        to: what is written to, as IR.
+        given: values, maybe nested.
+    """
+    from .. import ir
+
+    name = ir.try_get_name(to)
+    for value in pytree.tree_leaves(given):
+        if isinstance(value, ir.TensorBox) and name in value.get_read_names():
+            value.realize()
 
 
 def stands_for_write(node: torch.fx.Node) -> bool:

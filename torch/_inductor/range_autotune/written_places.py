@@ -28,7 +28,7 @@ from .write_ops import AS_VALUES, stands_for_write
 
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
@@ -42,6 +42,7 @@ _IN_PLACE = {
     _aten.scatter.src: _aten.scatter_.src,
     _aten.scatter.value: _aten.scatter_.value,
 }
+_SCATTERS = (_aten.scatter.src, _aten.scatter.value)
 # What returns a tensor with what is in a view of it replaced, and what makes that view.
 _VIEWS = {
     _aten.slice_scatter.default: _aten.slice.Tensor,
@@ -189,11 +190,14 @@ def _is_made_in_place(
     with graph.inserting_before(change):
         place = _view_replaced(change) if change.target in _VIEWS else whole
         is_put = change.target not in _IN_PLACE
-        if is_put and memory_of(change.args[1]) is memory:  # type: ignore[arg-type]  # a node
+        given = [n for n in change.all_input_nodes if n is not whole]
+        if any(memory_of(node) is memory for node in given):
             # What is to be there is there, or is to be moved within the tensor.
-            is_made = lie_alike(change.args[1], memory, place, memory)
+            is_made = is_put and lie_alike(change.args[1], memory, place, memory)
         elif within.get(change) or _is_read_later(place, change, within):
             is_made = False
+        elif change.target in _SCATTERS and _are_computed_from(given, memory):
+            is_made = False  # maybe in one loop with the write
         elif is_put:
             written = graph.call_function(_write_copy, (place, change.args[1]))
             written.meta = {**change.meta, "val": place.meta["val"]}
@@ -206,6 +210,13 @@ def _is_made_in_place(
     if is_put:
         graph.erase_node(change)
     return True
+
+
+def _are_computed_from(nodes: Sequence[torch.fx.Node], memory: torch.fx.Node) -> bool:
+    left = [*nodes]
+    for node in left:  # grows
+        left += [read for read in node.all_input_nodes if read not in left]
+    return any(memory_of(node) is memory for node in left)
 
 
 def _is_read_later(
