@@ -54,7 +54,6 @@ from .passes import is_other_form, optimized
 from .registration import Candidate
 from .settings import time_limit_s
 from .symbolic_graphs import trace_subgraph
-from .without_copies import read_arguments_themselves
 from .write_ops import put_writes_last
 
 
@@ -371,7 +370,6 @@ def _trace(
     counters["inductor"]["custom_op_candidate_traces"] += 1
     table = decompositions_without(eager)
     graph = trace_subgraph(fn, site.fake_inputs(), table)
-    read_arguments_themselves(graph.graph)
     _call_eagerly(graph, eager)
     return graph
 

@@ -20,7 +20,8 @@ from .captures import CapturesAsConstants, constants_may_be_real
 from .cond_branches import with_tuples
 from .functional import functionalized, has_effects
 from .guards import frozen_shapes, replaced
-from .node_kinds import aliases_of
+from .node_kinds import aliases_of, writers_of_memory
+from .write_ops import OWN
 
 
 if TYPE_CHECKING:
@@ -73,9 +74,19 @@ def trace_subgraph(
     # Of the graph, for decompositions write to their own tensors, too.
     gm = functionalized(trace(with_constants, fake_inputs), fake_inputs, trace)
     gm = with_tuples(gm)
+    _read_arguments_themselves(gm.graph)
     gm.graph.eliminate_dead_code(has_effects)
     gm.recompile()
     return gm
+
+
+def _read_arguments_themselves(graph: torch.fx.Graph) -> None:
+    """Has code that does not write to its own copy of an argument read that itself."""
+    for own in graph.find_nodes(op="call_function", target=OWN):
+        if not any(writers_of_memory(own)):
+            with frozen_shapes():
+                read_instead(own, own.args[0])  # type: ignore[arg-type]  # a node
+            graph.erase_node(own)
 
 
 @functools.cache

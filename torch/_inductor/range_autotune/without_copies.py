@@ -6,7 +6,6 @@ from typing import Any, TYPE_CHECKING
 
 import torch
 
-from .guards import frozen_shapes
 from .memory_layout import lie_alike
 from .node_kinds import (
     is_any_view,
@@ -15,7 +14,7 @@ from .node_kinds import (
     readers_of_memory,
     writers_of_memory,
 )
-from .symbolic_graphs import copied, read_instead
+from .symbolic_graphs import copied
 from .write_ops import AS_VALUES, OWN, stands_for_write
 from .written_places import writes_places_only
 
@@ -47,15 +46,6 @@ def without_copies(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
             gm.graph.erase_node(node)
     gm.recompile()
     return gm
-
-
-def read_arguments_themselves(graph: torch.fx.Graph) -> None:
-    """Has a candidate that does not write to its own copy of an argument read that itself."""
-    for own in graph.find_nodes(op="call_function", target=OWN):
-        if not any(writers_of_memory(own)):
-            with frozen_shapes():
-                read_instead(own, own.args[0])  # type: ignore[arg-type]  # a node
-            graph.erase_node(own)
 
 
 def _copies_to_inputs(gm: torch.fx.GraphModule) -> list[torch.fx.Node]:
