@@ -107,24 +107,23 @@ def submit_guarded(tuning: Tuning) -> None:
 
     def generated() -> Iterator[tuple[int, SubgraphModule]]:
         left = standing.readmit()
-        parts: list[int] = []
         for index in left:  # grows
             traced, failure = standing.traced[index], standing.guarded.get(index)
+            is_part = failure is None
             try:
-                module = _generate(tuning, traced, optional_guards=index in parts)
+                module = _generate(tuning, traced, optional_guards=is_part)
             except Exception as e:
                 standing.reject(index, failure or _failure_to_compile(e))
                 continue
             guards = _guards_in(module)
-            if guards and (more := take_apart_at_guards(tuning, index, guards)):
-                left += more
-                parts += more
-            elif guards:
+            parts = take_apart_at_guards(tuning, index, guards)
+            if guards and not parts:
                 standing.reject(index, _failure_by(guards))
                 continue
-            else:
-                yield index, module
+            left += parts
             standing.guarded.pop(index, None)
+            if not guards:
+                yield index, module
 
     _start_loads(tuning, generated())
 

@@ -37,6 +37,7 @@ from .node_kinds import (
     memory_of,
     memory_written,
     shares_memory,
+    users_of_memory,
 )
 from .settings import fusion_types
 from .stale_code import registration_of
@@ -128,7 +129,7 @@ def _write_to(
     """See ``_writes_of``."""
     memory = memory_of(value)
     aliases = [*aliases_of(memory)]
-    earlier = [read for alias in aliases for read in alias.users if read < call]
+    earlier = [read for read in users_of_memory(memory) if read < call]
     views = {alias for alias in aliases if alias < call} - {memory}
     is_seen = any(user > call for view in views for user in view.users)
     is_unwritten = is_empty(memory) and views.issuperset(earlier)

@@ -356,8 +356,15 @@ def _given(node: torch.fx.Node) -> list[torch.fx.Node]:
     return [x for x in leaves if isinstance(x, torch.fx.Node) and x is not to]
 
 
-def writers_of_memory(memory: torch.fx.Node) -> Iterator[torch.fx.Node]:
+def users_of_memory(memory: torch.fx.Node) -> set[torch.fx.Node]:
+    """The nodes that are given a node or a view of it; views, too."""
+    return {user for alias in aliases_of(memory) for user in alias.users}
+
+
+def writers_of_memory(memory: torch.fx.Node) -> list[torch.fx.Node]:
     """The nodes whose ops write to a node's memory."""
-    for node in readers_of_memory(memory):
-        if any(memory_of(to) is memory for to in arguments_written(node)):
-            yield node
+    return [
+        user
+        for user in users_of_memory(memory)
+        if memory in map(memory_of, arguments_written(user))
+    ]

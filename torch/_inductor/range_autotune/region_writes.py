@@ -20,7 +20,6 @@ from .in_place import (
 )
 from .memory_layout import is_in_order
 from .node_kinds import (
-    aliases_of,
     arguments_of,
     has_generated_code,
     is_any_view,
@@ -32,6 +31,7 @@ from .node_kinds import (
     permutes,
     readers_of_memory,
     shares_memory,
+    users_of_memory,
 )
 from .region_inputs import values_read
 from .write_ops import AS_VALUES
@@ -318,8 +318,7 @@ def mark_unread(nodes: Collection[torch.fx.Node]) -> None:
     """
     for write in filter(is_write, nodes):
         memory = memory_of(write)
-        users = {user for alias in aliases_of(memory) for user in alias.users}
-        read_behind = any(user > write for user in users - {*nodes})
+        read_behind = any(u > write for u in users_of_memory(memory) - {*nodes})
         if memory.op == "call_function" and not read_behind and is_copy_to(write):
             write.meta[_IS_UNREAD] = True
 

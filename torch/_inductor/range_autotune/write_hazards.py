@@ -16,9 +16,8 @@ from torch.utils import _pytree as pytree
 
 import torch
 
-from .functional import arguments_written
 from .functional_variants import written_arguments
-from .node_kinds import aliases_of, memory_of
+from .node_kinds import memory_of, users_of_memory, writers_of_memory
 from .signatures import arguments_by_name
 
 
@@ -50,23 +49,12 @@ def is_copy_needed(copy: torch.fx.Node, source: torch.fx.Node) -> bool:
     memory = memory_of(source)
     if memory is memory_of(copy):
         return False
-    readers = _users_of_memory(copy)
-    users = _users_of_memory(memory)
-    writes = [user for user in users if memory in _memory_written(user)]
+    users, writers = users_of_memory(memory), writers_of_memory(memory)
     return any(
         (reader in users and reader.target in _MAY_WRITE)
-        or any(reader > write for write in writes)
-        for reader in readers
+        or any(reader > writer for writer in writers)
+        for reader in users_of_memory(copy)
     )
-
-
-def _users_of_memory(memory: torch.fx.Node) -> set[torch.fx.Node]:
-    """The nodes that are given a node or a view of it; views, too."""
-    return {user for alias in aliases_of(memory) for user in alias.users}
-
-
-def _memory_written(node: torch.fx.Node) -> set[torch.fx.Node]:
-    return {*map(memory_of, arguments_written(node))}
 
 
 def settle_earlier_readers(op: Any, args: Sequence[Any], kwargs: Any) -> None:
@@ -88,3 +76,22 @@ def settle_earlier_readers(op: Any, args: Sequence[Any], kwargs: Any) -> None:
     for value in pytree.tree_leaves(written):
         if isinstance(value, ir.TensorBox):
             V.graph.mark_buffer_mutated(ir.ExternKernel.realize_input(value).get_name())
+
+
+def compute_first(to: Any, given: Any) -> None:
+    """
+    Has what a write is given computed before, if that reads what is written to: the scheduler
+    then sees whether both may be one loop. Inductor computes a view of a value,
+    ``(x * 2)[:-1]`` for ``x[1:]``, in the loop that writes, which would read elements that it
+    has written.
+
+    Args:
+        to: what is written to, as IR.
+        given: values, maybe nested.
+    """
+    from .. import ir
+
+    name = ir.try_get_name(to)
+    for value in pytree.tree_leaves(given):
+        if isinstance(value, ir.TensorBox) and name in value.get_read_names():
+            value.realize()

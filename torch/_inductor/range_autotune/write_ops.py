@@ -12,13 +12,11 @@ from __future__ import annotations
 import functools
 from typing import Any, TYPE_CHECKING
 
-from torch.utils import _pytree as pytree
-
 import torch
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 WRITE_NAMESPACE = "inductor_write"
 _aten = torch.ops.aten
@@ -76,16 +74,22 @@ def _index_put(
 def register_lowering_of_writes() -> None:
     """Has the ops that stand for writes lowered to these."""
     from ..lowering import lowerings
+    from .write_hazards import compute_first
 
     copy_, index_put_ = AS_VALUES
-    write_copy = _behind_reads(_copy_in_place)
+    lower_put = lowerings[index_put_]
 
     def lower_copy(to: Any, value: Any, unread: bool = False) -> Any:
-        return to if unread or to is value else write_copy(to, value)
+        return to if unread or to is value else _copy_in_place(to, value)
+
+    @functools.wraps(lower_put)
+    def lower_index_put(to: Any, *given: Any) -> Any:
+        compute_first(to, given)
+        return lower_put(to, *given)
 
     lowerings.setdefault(AS_VALUES[copy_], lower_copy)
     lowerings.setdefault(OWN, lowerings[_aten.clone.default])
-    lowerings.setdefault(AS_VALUES[index_put_], _behind_reads(lowerings[index_put_]))
+    lowerings.setdefault(AS_VALUES[index_put_], lower_index_put)
 
 
 def _copy_in_place(to: Any, value: Any) -> Any:
@@ -95,45 +99,17 @@ def _copy_in_place(to: Any, value: Any) -> Any:
     """
     from .. import ir
     from ..lowering import expand, lowerings, to_device, to_dtype
+    from .write_hazards import compute_first
 
     storage = to.data
     if not (
         isinstance(storage, ir.StorageBox) and isinstance(storage.data, ir.Operation)
     ):
         return lowerings[_aten.copy_.default](to, value)
+    compute_first(to, value)
     value = to_dtype(to_device(value, to.get_device()), to.get_dtype())
     ir.MutationLayoutSHOULDREMOVE.realize_into(expand(value, to.get_size()), storage)
     return to
-
-
-def _behind_reads(lower: Callable[..., Any]) -> Callable[..., Any]:
-    """The lowering of a write, see ``compute_first``."""
-
-    @functools.wraps(lower)
-    def lower_write(to: Any, *given: Any) -> Any:
-        compute_first(to, given)
-        return lower(to, *given)
-
-    return lower_write
-
-
-def compute_first(to: Any, given: Any) -> None:
-    """
-    Has what a write is given computed before, if that reads what is written to: the scheduler
-    then sees whether both may be one loop. Inductor computes a view of a value,
-    ``(x * 2)[:-1]`` for ``x[1:]``, in the loop that writes, which would read elements that it
-    has written.
-
-    Args:
-        to: what is written to, as IR.
-        given: values, maybe nested.
-    """
-    from .. import ir
-
-    name = ir.try_get_name(to)
-    for value in pytree.tree_leaves(given):
-        if isinstance(value, ir.TensorBox) and name in value.get_read_names():
-            value.realize()
 
 
 def stands_for_write(node: torch.fx.Node) -> bool:

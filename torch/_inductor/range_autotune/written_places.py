@@ -20,6 +20,7 @@ from .node_kinds import (
     is_view,
     memory_of,
     readers_of_memory,
+    users_of_memory,
     without_views,
     writers_of_memory,
 )
@@ -72,11 +73,11 @@ def writes_places_only(write: torch.fx.Node) -> bool:
 def _writes_places_only(write: torch.fx.Node) -> bool:
     """See ``writes_places_only``; also raises what asking about views raises."""
     to: Any = write.args[0]
-    changes = {*_changes(write.args[1])}
-    if not changes or _are_most_of(changes, to) or not _starts_at(changes, to):
-        return False
+    changes = [*_changes(write.args[1])]
     within = {change: {*_changes_within(change)} for change in changes}
-    if not all(_is_made_in_place(change, within) for change in sorted(changes)):
+    if not within or _are_most_of(within, to) or not _starts_at(within, to):
+        return False
+    if not all(_is_made_in_place(change, within) for change in sorted(within)):
         return False
     value: Any = write.args[1]
     memory = memory_of(to)
@@ -89,7 +90,7 @@ def _writes_places_only(write: torch.fx.Node) -> bool:
 def _changes(value: Any) -> Iterator[torch.fx.Node]:
     """What has changed places of a tensor one behind the other, and returns a value at last."""
     node = without_views(value)
-    while node.target in _IN_PLACE or node.target in _VIEWS:
+    while node.target in (*_IN_PLACE, *_VIEWS):
         yield node
         yield from _changes_within(node)
         node = without_views(node.args[0])  # type: ignore[arg-type]  # a node
@@ -106,9 +107,7 @@ def _changes_within(change: torch.fx.Node) -> list[torch.fx.Node]:
     whole, node = without_views(whole), without_views(changed)  # type: ignore[arg-type]  # nodes
     found = []
     while node is not whole:
-        if not (
-            node.target is _copy or node.target in _IN_PLACE or node.target in _VIEWS
-        ):
+        if node.target not in (_copy, *_IN_PLACE, *_VIEWS):
             return []
         found += [node, *_changes_within(node)]
         changed = node.args[0]
@@ -140,22 +139,27 @@ def _view_replaced(change: torch.fx.Node) -> torch.fx.Node:
     return view
 
 
-def _are_most_of(changes: Collection[torch.fx.Node], to: torch.fx.Node) -> bool:
+def _are_most_of(
+    within: Mapping[torch.fx.Node, Collection[torch.fx.Node]], to: torch.fx.Node
+) -> bool:
     """
     Whether one kernel for all of a tensor costs no more than writing the places that are
     changed: if these are all of it; or half, and what is written there is computed from the
     tensor, which one kernel can read and write element by element.
+
+    Args:
+        within: see ``_changes_within``, by change.
     """
-    if any(change.target in _IN_PLACE for change in changes):
+    if any(change.target in _IN_PLACE for change in within):
         return False
     # A copy may broadcast its value.
     put: list[Any] = [
         change if change.target is _copy else change.args[1]
-        for change in changes
-        if not _changes_within(change)
+        for change, inner in within.items()
+        if not inner
     ]
     changed = sum(value.meta["val"].numel() for value in put)
-    is_read = any(node not in changes for node in readers_of_memory(memory_of(to)))
+    is_read = any(node not in within for node in readers_of_memory(memory_of(to)))
     parts = 2 if is_read else 1
     return statically_known_true(changed * parts >= to.meta["val"].numel())
 
@@ -213,10 +217,13 @@ def _is_made_in_place(
 
 
 def _are_computed_from(nodes: Sequence[torch.fx.Node], memory: torch.fx.Node) -> bool:
-    left = [*nodes]
+    """Whether a tensor is read, however far back, for what nodes return."""
+    found = dict.fromkeys(nodes)
+    left = [*found]
     for node in left:  # grows
-        left += [read for read in node.all_input_nodes if read not in left]
-    return any(memory_of(node) is memory for node in left)
+        left += [read for read in node.all_input_nodes if read not in found]
+        found.update(dict.fromkeys(node.all_input_nodes))
+    return any(memory_of(node) is memory for node in found)
 
 
 def _is_read_later(
@@ -238,7 +245,7 @@ def _is_read_later(
 def _is_read_instead(place: torch.fx.Node, node: torch.fx.Node) -> bool:
     """Has a place in memory read where a node with a value of its own is, if it can."""
     _, *views = aliases_of(node)
-    readers = {user for read in (node, *views) for user in read.users} - {*views}
+    readers = users_of_memory(node) - {*views}
     if not all(map(is_view, views)) or any(map(_knows_strides, readers)):
         return False
     return all(_is_in_memory_of(view, place) for view in read_instead(node, place))
