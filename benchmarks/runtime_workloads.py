@@ -246,11 +246,6 @@ def store(
     cache[1][at] = values
 
 
-def store_one_by_one(keys: Tensor, values: Tensor, cache: Tensor, at: Tensor) -> None:
-    cache[0][at] = keys
-    cache[1][at] = values
-
-
 def store_both(keys: Tensor, values: Tensor, cache: Tensor, at: Tensor) -> None:
     cache[:, at] = torch.stack([keys, values])
 
@@ -295,7 +290,7 @@ ADD_NORM = Op(
 STORE = Op(
     store,
     lambda *_: None,
-    {"one by one": store_one_by_one, "both": store_both},
+    {"one by one": store, "both": store_both},
     [512],
     8192,
     written=("cache",),
