@@ -391,7 +391,8 @@ class TestInPlace(InPlaceTestCase):
             return first * x, op(x, y)
 
         make = lambda n: [ramp(n, 4) * 1e-3, ramp(n, 4) * -1e-3]  # noqa: E731
-        self.check(model, make, winner, atol=1e-4, rtol=1e-4)
+        code = self.check(model, make, winner, atol=1e-4, rtol=1e-4)
+        self.assertEqual("torch.ops.in_place" in code, winner == -1)
 
     @parametrize("winner", (-1, 0))
     def test_what_was_there_is_read_too(self, winner):
