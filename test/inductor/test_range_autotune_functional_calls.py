@@ -41,9 +41,10 @@ LOGGER = "torch._inductor.kernel.custom_op"
 _numbers = itertools.count()
 
 
-def writing(fn, *written):
+def writing(fn, *written, tags=()):
     name = f"functional_calls::op{next(_numbers)}"
-    return torch.library.custom_op(name, mutates_args=written or ("out",))(fn)
+    mutates = written or ("out",)
+    return torch.library.custom_op(name, mutates_args=mutates, tags=tags)(fn)
 
 
 def add_zero(out: torch.Tensor, x: torch.Tensor) -> None:
@@ -308,9 +309,10 @@ class TestFunctionalCalls(AutotuneTestCase):
             self.assertEqual(compiled(ramp(8, 4)), ramp(8, 4) + 7)
 
 
+@instantiate_parametrized_tests
 class TestFunctionalVariants(AutotuneTestCase):
-    def variant(self, fn, *written, tensor="x"):
-        op = writing(fn, *written)
+    def variant(self, fn, *written, tensor="x", tags=()):
+        op = writing(fn, *written, tags=tags)
         register(op, fn, tensor=tensor)
         return op, variant_of(op._opoverload)
 
@@ -327,6 +329,29 @@ class TestFunctionalVariants(AutotuneTestCase):
             """Tensor out, Tensor x, str text="Tensor", *, SymInt n=3, int[] unwritten=[]) -> Tensor""",
         )
 
+    def test_schema_where_it_depends_on_the_call_what_is_written(self):
+        def fn(x: torch.Tensor, y: torch.Tensor | None, z: list[torch.Tensor]) -> None:
+            pass
+
+        _, variant = self.variant(fn, "x", "y", "z")
+        schema = str(variant._schema).partition("(")[2]
+        self.assertExpectedInline(
+            schema,
+            """Tensor x, Tensor? y, Tensor[] z, *, int[] unwritten=[]) -> Tensor[]""",
+        )
+
+    @parametrize("tag", (torch.Tag.inplace, torch.Tag.out))
+    def test_schema_where_arguments_are_returned(self, tag):
+        def add_(y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+            return y.add_(x)
+
+        def add(x: torch.Tensor, *, y: torch.Tensor) -> torch.Tensor:
+            return y.add_(x)
+
+        fn = add_ if tag is torch.Tag.inplace else add
+        _, variant = self.variant(fn, "y", tags=(tag,))
+        self.assertEqual(str(variant._schema).rpartition(" -> ")[2], "Tensor")
+
     def test_returns_what_is_written(self):
         def fn(x: torch.Tensor, out: torch.Tensor, n: int = 3) -> torch.Tensor:
             out.mul_(n).add_(x)
@@ -341,6 +366,20 @@ class TestFunctionalVariants(AutotuneTestCase):
         torch.library.opcheck(variant, (x, out))
         unwritten = variant(x, torch.full_like(x, math.nan), **{UNWRITTEN: [1]})[1]
         self.assertFalse(unwritten.data_ptr() == out.data_ptr())
+
+    def test_returns_what_a_call_writes(self):
+        def fn(x: torch.Tensor, y: torch.Tensor | None, z: list[torch.Tensor]) -> None:
+            for tensor in (x, y, *z):
+                if tensor is not None:
+                    tensor.add_(1)
+
+        _, variant = self.variant(fn, "x", "y", "z")
+        x, y, z = (ramp(n, 4) for n in (2, 3, 4))
+        self.assertEqual(variant(x, y, [z, y]), [x + 1, y + 1, z + 1, y + 1])
+        self.assertEqual(variant(x, None, []), [x + 1])
+        unwritten = variant(x, None, [y, z], **{UNWRITTEN: [1]})
+        self.assertEqual((len(unwritten), unwritten[2]), (3, z + 1))
+        torch.library.opcheck(variant, (x, None, [y]))
 
     def test_defined_anew(self):
         name = f"functional_calls::op{next(_numbers)}"

@@ -56,10 +56,10 @@ WINNERS = (-1, 0, "by range")
 _numbers = itertools.count()
 
 
-def tuned(fn, written, *impls, fake=None, **options):
+def tuned(fn, written, *impls, fake=None, tags=(), **options):
     """An op of rows ``x`` that writes, with implementations that do the same."""
     name = f"in_place::op{next(_numbers)}"
-    op = torch.library.custom_op(name, mutates_args=written)(fn)
+    op = torch.library.custom_op(name, mutates_args=written, tags=tags)(fn)
     if fake:
         op.register_fake(fake)
     ranges = CustomOpRangeConfig("x", 0, RANGES, [*impls])
@@ -323,6 +323,99 @@ class TestInPlace(InPlaceTestCase):
         with self.assertLogs(LOGGER, "INFO") as logs:
             self.check(fn, lambda n: [ramp(n, 4), weight], dims=((0, 0),))
         self.assertIn("other arguments share memory with 'y'", logs.output[0])
+
+    @parametrize("winner", WINNERS)
+    @parametrize("is_given", (False, True))
+    def test_argument_that_may_be_none(self, is_given, winner):
+        """Such as the keys of a rotary embedding, beside the queries."""
+
+        def turn_(x: torch.Tensor, keys: torch.Tensor | None) -> None:
+            for heads in (x,) if keys is None else (x, keys):
+                heads.copy_(torch.cat([-heads[:, 2:], heads[:, :2]], 1))
+
+        def by_halves(x, keys):
+            for heads in (x, keys):
+                if heads is not None:
+                    low, high = heads.clone().chunk(2, 1)
+                    torch.cat([-high, low], 1, out=heads)
+
+        op = tuned(turn_, ["x", "keys"], by_halves, turn_)
+
+        def fn(x, keys, weight):
+            torch._check(x.shape[0] == keys.shape[0])
+            queries = x @ weight
+            op(queries, keys if is_given else None)
+            return queries * 2
+
+        weight = torch.eye(4, device=DEVICE)
+        code = self.check(fn, lambda n: [ramp(n, 4), ramp(n, 4) + 1, weight], winner)
+        self.assertEqual("torch.ops.in_place" in code, winner == -1)
+
+    @parametrize("winner", WINNERS)
+    def test_list_of_tensors(self, winner):
+        """Such as the parameters of a layer; one of them is a copy that others read."""
+
+        def step_(x: torch.Tensor, into: list[torch.Tensor]) -> None:
+            for tensor in into:
+                tensor.add_(x)
+
+        def at_once(x, into):
+            torch._foreach_add_(into, [x] * len(into))
+
+        op = tuned(step_, ["into"], at_once, step_)
+
+        def fn(x, y, z):
+            torch._check(x.shape[0] == y.shape[0])
+            torch._check(x.shape[0] == z.shape[0])
+            copy = z * 1
+            op(x * 2, [y, copy, z])
+            return copy + 1
+
+        make = lambda n: [ramp(n, 4), ramp(n, 4) + 1, ramp(n, 4) + 2]  # noqa: E731
+        code = self.check(fn, make, winner, dims=((0, 0), (1, 0), (2, 0)))
+        self.assertEqual("torch.ops.in_place" in code, winner == -1)
+
+    @parametrize("winner", WINNERS)
+    def test_argument_is_what_the_op_returns(self, winner):
+        def fn(y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+            return y.add_(x)
+
+        op = tuned(fn, ["y"], add_out, add_copy, tags=torch.Tag.inplace)
+
+        def model(x, y):
+            torch._check(x.shape[0] == y.shape[0])
+            result = op(y[:, 1:], x)
+            y.mul_(2)
+            op(result, x).add_(1)
+            return result * 2
+
+        make = lambda n: [ramp(n, 3), ramp(n, 4)]  # noqa: E731
+        code = self.check(model, make, winner)
+        self.assertEqual("torch.ops.in_place" in code, winner == -1)
+
+    @parametrize("winner", WINNERS)
+    def test_arguments_are_what_the_op_returns(self, winner):
+        def fn(
+            x: torch.Tensor, *, half: torch.Tensor, total: torch.Tensor
+        ) -> tuple[torch.Tensor, torch.Tensor]:
+            return half.copy_(x / 2), total.copy_(x.sum(1, keepdim=True))
+
+        def impl(x, *, half, total):
+            torch.div(x, 2, out=half)
+            torch.sum(x, 1, keepdim=True, out=total)
+
+        op = tuned(fn, ["half", "total"], impl, fn, tags=torch.Tag.out)
+
+        def model(x, half):
+            torch._check(x.shape[0] == half.shape[0])
+            total = x.new_empty(x.shape[0], 1)
+            written = op(x + 1, half=half, total=total)
+            written[0].add_(1)
+            return written[1] * 3, total
+
+        make = lambda n: [ramp(n, 4), ramp(n, 4)]  # noqa: E731
+        code = self.check(model, make, winner)
+        self.assertEqual("torch.ops.in_place" in code, winner == -1)
 
     @parametrize("winner", (-1, 0))
     def test_results_beside_what_is_written(self, winner):

@@ -590,12 +590,12 @@ class TestErrors(OpTestCase):
         with self.assertRaisesRegex(TypeError, "give one of them: .*aten.add.Tensor"):
             self.register(torch.ops.aten.add, [CustomOpConfig(short)])
 
-    def test_op_that_writes_to_what_no_variant_returns(self):
-        op = self.define_op("add_(Tensor(a!) x, Tensor(b!)? y, Tensor(c!)[] z) -> ()")
+    def test_op_that_writes_to_a_list_and_returns_what_is_no_tensor(self):
+        op = self.define_op("add_(Tensor(a!) x, Tensor(b!)? y) -> (Tensor, int)")
         self.assert_raises_inline(
             ValueError,
             lambda: self.register(op, [CustomOpConfig(short)]),
-            """range_autotune_test.add_.default writes to ['y', 'z'], and an op that writes to lists, or to what may be None, cannot be tuned. Register one that writes to tensors, or returns them""",
+            """range_autotune_test.add_.default writes to a list, or to what may be None, and returns ['int']; such an op cannot be tuned. Register one that returns nothing, or tensors""",
         )
         self.assertNotIn(op, user_lowerings)
 
@@ -604,7 +604,7 @@ class TestErrors(OpTestCase):
         self.assert_raises_inline(
             ValueError,
             lambda: self.register(op, [CustomOpConfig(short)]),
-            """range_autotune_test.add_.default returns an argument that it writes to, and such an op cannot be tuned. Register one that returns nothing, or new tensors""",
+            """range_autotune_test.add_.default returns an argument that it writes to, and is no custom op whose tags say so (torch.Tag.inplace, torch.Tag.out). Tag it, or have it return nothing""",
         )
 
     @parametrize(

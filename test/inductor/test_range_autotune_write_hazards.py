@@ -121,6 +121,49 @@ def part_of_a_copy_moved(op, x, z):
     x[:, 5:].copy_(x.clone()[:, :-5])
 
 
+def new_tagged_op(tag, is_registered):
+    """Adds its second argument to the first one, which it returns."""
+
+    def add_(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x.add_(y)
+
+    def add(y: torch.Tensor, *, x: torch.Tensor) -> torch.Tensor:
+        return x.copy_(y + 1)
+
+    fn = add_ if tag is torch.Tag.inplace else add
+    name = f"hazards::op{next(_numbers)}"
+    op = torch.library.custom_op(name, fn, mutates_args=["x"], tags=tag)
+    if is_registered:
+        register_custom_op_autotuning(op, configs=[CustomOpConfig(fn)])
+    return op if fn is add_ else lambda x, y: op(y, x=x)
+
+
+def result_is_written(op, x, z):
+    op(x, z).add_(1)
+    return x * 2
+
+
+def result_is_read_behind_a_write(op, x, z):
+    result = op(x, z)
+    x.mul_(2)
+    return result * 3
+
+
+def part_of_a_result_is_written(op, x, z):
+    op(x[1:], z[1:])[:, 3:].mul_(2)
+
+
+def result_is_read_and_its_memory(op, x, z):
+    new = torch.zeros_like(x)
+    return op(new, z) * 3, new
+
+
+TAGGED_CASES = (
+    result_is_written,
+    result_is_read_behind_a_write,
+    part_of_a_result_is_written,
+    result_is_read_and_its_memory,
+)
 CASES = (
     copy_put_elsewhere,
     copy_moved,
@@ -154,6 +197,13 @@ class TestWriteHazards(TestCase):
     @parametrize("case", CASES, name_fn=lambda case: case.__name__)
     def test_as_eager(self, case, is_registered):
         op = new_op(is_registered)
+        self.check(lambda x, z: case(op, x, z))
+
+    @parametrize("tag", (torch.Tag.inplace, torch.Tag.out))
+    @parametrize("is_registered", (False, True))
+    @parametrize("case", TAGGED_CASES, name_fn=lambda case: case.__name__)
+    def test_results_that_are_arguments(self, case, is_registered, tag):
+        op = new_tagged_op(tag, is_registered)
         self.check(lambda x, z: case(op, x, z))
 
     @requires_gpu()

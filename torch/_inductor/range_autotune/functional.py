@@ -21,7 +21,7 @@ import torch
 from ..virtualized import V
 from .captures import captures_to_inputs, fake_constant, inputs_to_captures
 from .control_flow import all_graphs, all_nodes
-from .functional_variants import written_arguments
+from .functional_variants import values_written
 from .signatures import arguments_by_name
 
 
@@ -46,9 +46,8 @@ def arguments_written(node: Node) -> list[Node]:
     if not isinstance(target, torch._ops.OpOverload) or not target._schema.is_mutable:
         return []
     given = arguments_by_name(target, node.args, node.kwargs)
-    written = [given.get(name) for name in written_arguments(target).values()]
-    leaves = pytree.tree_leaves(written)
-    return [leaf for leaf in leaves if isinstance(leaf, torch.fx.Node)]
+    written = values_written(target, given)
+    return [value for value in written if isinstance(value, torch.fx.Node)]
 
 
 def _written_by_triton(node: Node) -> list[Node]:

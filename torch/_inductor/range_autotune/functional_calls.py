@@ -25,7 +25,12 @@ from .. import config
 from ..lowering import lowerings
 from .decomposed_ops import LoweringByDecomposition
 from .errors import NotTunable
-from .functional_variants import UNWRITTEN, variant_of, written_arguments
+from .functional_variants import (
+    results_of,
+    UNWRITTEN,
+    values_written,
+    variant_of,
+)
 from .memory_layout import is_row_major, share_elements
 from .node_kinds import (
     aliases_of,
@@ -60,15 +65,15 @@ class _Write:
     What a call writes to.
 
     Args:
-        index: of the op's argument.
-        value: the argument.
+        place: of the value, among what the op writes to.
+        value: an argument, or of a list of these.
         to: what others know the memory as: the node whose memory that is where the argument
             has all elements of that in their order, or else the argument.
         is_unwritten: whether nobody has written to it before.
         in_place: whether others see that this memory is written to.
     """
 
-    index: int
+    place: int
     value: torch.fx.Node
     to: torch.fx.Node
     is_unwritten: bool
@@ -114,18 +119,15 @@ def _writes_of(call: torch.fx.Node) -> list[_Write]:
     reads = [leaf for leaf in leaves if isinstance(leaf, torch.fx.Node)]
     if any("val" not in read.meta for read in reads):
         raise NotTunable("nothing is known of a constant that it is given")
-    given = arguments_of(call)
-    writes = []
-    for index, name in written_arguments(call.target).items():  # type: ignore[arg-type]  # an OpOverload
-        if sum(share_elements(given[name], read) for read in reads) > 1:
+    written = values_written(call.target, arguments_of(call))  # type: ignore[arg-type]  # an OpOverload
+    for value in written:
+        if sum(share_elements(value, read) for read in reads) > 1:
+            name = _name_of(value, call)
             raise NotTunable(f"other arguments share memory with '{name}'")
-        writes.append(_write_to(call, name, index, given[name]))
-    return writes
+    return [_write_to(call, place, value) for place, value in enumerate(written)]
 
 
-def _write_to(
-    call: torch.fx.Node, name: str, index: int, value: torch.fx.Node
-) -> _Write:
+def _write_to(call: torch.fx.Node, place: int, value: torch.fx.Node) -> _Write:
     """See ``_writes_of``."""
     memory = memory_of(value)
     aliases = [*aliases_of(memory)]
@@ -137,11 +139,18 @@ def _write_to(
     is_whole = value is memory or _is_all_of(value, memory)
     in_place = is_seen or not (is_own and is_whole)
     if in_place and not _can_write_behind():
+        name = _name_of(value, call)
         raise NotTunable(
             f"it writes to '{name}' in place, and nothing joins its region"
         )
     to = memory if is_whole else value
-    return _Write(index, value, to, is_unwritten and not in_place, in_place)
+    return _Write(place, value, to, is_unwritten and not in_place, in_place)
+
+
+def _name_of(value: torch.fx.Node, call: torch.fx.Node) -> str:
+    """The argument of a call that a value is, or is in."""
+    given = arguments_of(call).items()
+    return next(name for name, held in given if value in pytree.tree_leaves(held))
 
 
 def _can_write_behind() -> bool:
@@ -185,12 +194,12 @@ def _replace(call: torch.fx.Node, writes: Sequence[_Write]) -> None:
         given = {write.value: _given_for(write) for write in writes}
         args = torch.fx.map_arg(call.args, lambda node: given.get(node, node))
         kwargs = torch.fx.map_arg(call.kwargs, lambda node: given.get(node, node))
-        unwritten = [write.index for write in writes if write.is_unwritten]
+        unwritten = [write.place for write in writes if write.is_unwritten]
         functional = graph.call_function(
             variant, args, {**kwargs, UNWRITTEN: unwritten}
         )
         functional.meta = {**call.meta, "val": value_of(functional)}
-        results = len(op._schema.returns)
+        results = results_of(op)
         parts = _parts_of(functional)
         for write, part in zip(writes, parts[results:]):
             _read_behind(call, write, _as_known(write, part))

@@ -10,6 +10,9 @@ from __future__ import annotations
 import re
 from typing import Any, TYPE_CHECKING
 
+from torch._library.utils import is_builtin, is_inplace, is_out
+from torch.utils import _pytree as pytree
+
 import torch
 
 from .content import digest
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 _NAMESPACE = "inductor_functional"
-# The variants' last parameter: indices of arguments whose content no one has written.
+# The variants' last parameter: which of what is written nobody has written before, by place.
 UNWRITTEN = "unwritten"
 _library = torch.library.Library(_NAMESPACE, "DEF")
 _ops = getattr(torch.ops, _NAMESPACE)
@@ -29,26 +32,54 @@ _ops = getattr(torch.ops, _NAMESPACE)
 _mutable: dict[str, torch._ops.OpOverload] = {}
 
 
-def written_arguments(op: torch._ops.OpOverload) -> dict[int, str]:
-    """The arguments that an op writes to, by their index."""
-    return {i: a.name for i, a in enumerate(op._schema.arguments) if a.is_write}
+def written_arguments(op: torch._ops.OpOverload) -> list[str]:
+    """The arguments that an op writes to."""
+    return [a.name for a in op._schema.arguments if a.is_write]
+
+
+def values_written(op: torch._ops.OpOverload, given: Mapping[str, Any]) -> list[Any]:
+    """
+    What a call of an op writes to, flat; without arguments that are None.
+
+    Args:
+        given: what it is called with, by name.
+    """
+    written = [given.get(name) for name in written_arguments(op)]
+    return [value for value in pytree.tree_leaves(written) if value is not None]
 
 
 def check_has_variant(op: torch._ops.OpOverload) -> None:
-    """Raises ValueError if an op writes to what no functional variant could return."""
-    written = [a for a in op._schema.arguments if a.is_write]
-    others = [a.name for a in written if not isinstance(a.type, torch.TensorType)]
-    is_view = any(returned.alias_info is not None for returned in op._schema.returns)
-    if written and is_view:
+    """Raises ValueError if an op returns what no functional variant could return."""
+    if not op._schema.is_mutable or returns_arguments(op):
+        return
+    returns = op._schema.returns
+    if any(returned.alias_info is not None for returned in returns):
         raise ValueError(
-            f"{op} returns an argument that it writes to, and such an op cannot be tuned. "
-            "Register one that returns nothing, or new tensors"
+            f"{op} returns an argument that it writes to, and is no custom op whose tags say "
+            "so (torch.Tag.inplace, torch.Tag.out). Tag it, or have it return nothing"
         )
-    if others:
+    others = [str(r.type) for r in returns if not isinstance(r.type, torch.TensorType)]
+    if others and returns_list(op):
         raise ValueError(
-            f"{op} writes to {others}, and an op that writes to lists, or to what may be "
-            "None, cannot be tuned. Register one that writes to tensors, or returns them"
+            f"{op} writes to a list, or to what may be None, and returns {others}; such an "
+            "op cannot be tuned. Register one that returns nothing, or tensors"
         )
+
+
+def returns_arguments(op: torch._ops.OpOverload) -> bool:
+    """Whether what a custom op returns is what it writes to, in that order."""
+    return not is_builtin(op) and (is_inplace(op) or is_out(op))
+
+
+def results_of(op: torch._ops.OpOverload) -> int:
+    """How many tensors an op returns that are no arguments."""
+    return 0 if returns_arguments(op) else len(op._schema.returns)
+
+
+def returns_list(op: torch._ops.OpOverload) -> bool:
+    """Whether it depends on the call how many tensors an op writes to."""
+    written = [a.type for a in op._schema.arguments if a.is_write]
+    return not all(isinstance(kind, torch.TensorType) for kind in written)
 
 
 def define_variant(op: torch._ops.OpOverload) -> None:
@@ -76,12 +107,12 @@ def _name_of(op: torch._ops.OpOverload, schema: str) -> str:
 def _schema_of(op: torch._ops.OpOverload) -> str:
     """A variant's, behind its name."""
     text = re.sub(r"Tensor\(\w+!\)", "Tensor", str(op._schema))
-    arguments, _, returns = text.partition("(")[2].rpartition(") -> ")
+    arguments, _, returned = text.partition("(")[2].rpartition(") -> ")
     keyword_only = "" if any(a.kwarg_only for a in op._schema.arguments) else "*, "
-    results = returns.removeprefix("(").removesuffix(")")
+    results = [returned.removeprefix("(").removesuffix(")")] * bool(results_of(op))
     written = ["Tensor"] * len(written_arguments(op))
-    all_results = ", ".join([results] * bool(results) + written)
-    return f"({arguments}, {keyword_only}int[] {UNWRITTEN}=[]) -> ({all_results})"
+    returns = "Tensor[]" if returns_list(op) else f"({', '.join(results + written)})"
+    return f"({arguments}, {keyword_only}int[] {UNWRITTEN}=[]) -> {returns}"
 
 
 def variant_of(op: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
@@ -127,14 +158,21 @@ def _on_own_copies(
     call: Callable[[torch._ops.OpOverload, dict[str, Any]], Any],
 ) -> Any:
     """See ``call_for``; of an op that writes."""
-    given = {name: value for name, value in values.items() if name != UNWRITTEN}
     unwritten = values.get(UNWRITTEN, ())
-    written = written_arguments(op)
-    for i, name in written.items():
-        value = given[name]
-        given[name] = torch.empty_like(value) if i in unwritten else OWN(value)
+    own: list[torch.Tensor] = []
+
+    def own_copy(value: torch.Tensor) -> torch.Tensor:
+        is_unwritten = len(own) in unwritten
+        own.append(torch.empty_like(value) if is_unwritten else OWN(value))
+        return own[-1]
+
+    given = {name: value for name, value in values.items() if name != UNWRITTEN}
+    for name in written_arguments(op):
+        if name in given:
+            given[name] = pytree.tree_map_only(torch.Tensor, own_copy, given[name])
     returned = call(op, given)
-    results = list(returned) if len(op._schema.returns) > 1 else [returned]
-    values_written = [given[name] for name in written.values()]
-    returned_all = (results if op._schema.returns else []) + values_written
+    results = list(returned) if results_of(op) > 1 else [returned] * results_of(op)
+    returned_all = results + own
+    if returns_list(op):
+        return returned_all
     return tuple(returned_all) if len(returned_all) > 1 else returned_all[0]

@@ -10,7 +10,13 @@ from typing import Any, TYPE_CHECKING
 
 import torch
 
-from .functional_variants import mutable_op, UNWRITTEN, written_arguments
+from .functional_variants import (
+    mutable_op,
+    results_of,
+    returns_list,
+    UNWRITTEN,
+    values_written,
+)
 from .node_kinds import (
     arguments_of,
     is_view,
@@ -33,21 +39,20 @@ def writes_of_call(call: torch.fx.Node) -> list[torch.fx.Node]:
     Of a call of a functional variant, the nodes that write what it returns to what it is given
     for that: in the op's place they are one with it.
     """
-    return [write for writes in _writes_by_argument(call).values() for write in writes]
+    return [write for writes in _writes_by_place(call).values() for write in writes]
 
 
-def _writes_by_argument(call: torch.fx.Node) -> dict[str, list[torch.fx.Node]]:
-    """See ``writes_of_call``; of the arguments that are written in place."""
-    given = arguments_of(call)
+def _writes_by_place(call: torch.fx.Node) -> dict[int, list[torch.fx.Node]]:
+    """See ``writes_of_call``; by place among what the op writes to."""
     found = {
-        name: [
+        place: [
             copy
             for copy in _copies_of(part)
-            if memory_of(copy.args[0]) is memory_of(given[name])  # type: ignore[arg-type]  # a node
+            if memory_of(copy.args[0]) is memory_of(value)  # type: ignore[arg-type]  # a node
         ]
-        for name, part in _parts_written(call).items()
+        for place, (value, part) in _parts_written(call).items()
     }
-    return {name: writes for name, writes in found.items() if writes}
+    return {place: writes for place, writes in found.items() if writes}
 
 
 def _copies_of(value: torch.fx.Node) -> Iterator[torch.fx.Node]:
@@ -100,18 +105,24 @@ def _parts_of(call: torch.fx.Node) -> list[torch.fx.Node]:
     return [user for user in call.users if user.target is operator.getitem]
 
 
-def _parts_written(call: torch.fx.Node) -> dict[str, torch.fx.Node]:
-    """What a call of a functional variant returns of what the op writes, by argument."""
+def _parts_written(
+    call: torch.fx.Node,
+) -> dict[int, tuple[torch.fx.Node, torch.fx.Node]]:
+    """
+    Of what the op of a functional variant's call writes to, what the variant is given and the
+    node that it returns, if there is one; by place.
+    """
     target = call.target
     op = mutable_op(target) if isinstance(target, torch._ops.OpOverload) else None
     if op is None:
         return {}
-    names = [*written_arguments(op).values()]
-    results = len(op._schema.returns)
-    if results + len(names) == 1:
-        return {names[0]: call}
+    written = values_written(op, arguments_of(call))
+    results = results_of(op)
+    if results + len(written) == 1 and not returns_list(op):
+        return {0: (written[0], call)}
     parts: dict[Any, torch.fx.Node] = {part.args[1]: part for part in _parts_of(call)}
-    return {n: parts[i] for i, n in enumerate(names, results) if i in parts}
+    found = ((i, value, parts.get(results + i)) for i, value in enumerate(written))
+    return {i: (value, part) for i, value, part in found if part is not None}
 
 
 def write_in_place(gm: torch.fx.GraphModule) -> None:
@@ -124,7 +135,7 @@ def write_in_place(gm: torch.fx.GraphModule) -> None:
     """
     changed = False
     for call in [*gm.graph.nodes]:
-        if writes := _writes_by_argument(call):
+        if writes := _writes_by_place(call):
             _call_in_place(call, writes)
             changed = True
     if changed:
@@ -133,18 +144,18 @@ def write_in_place(gm: torch.fx.GraphModule) -> None:
 
 
 def _call_in_place(
-    call: torch.fx.Node, writes: Mapping[str, Sequence[torch.fx.Node]]
+    call: torch.fx.Node, writes: Mapping[int, Sequence[torch.fx.Node]]
 ) -> None:
     """
     Puts an op in the place of its functional variant's call.
 
     Args:
-        writes: by argument, what follows from the op then, and is erased; those that stand
-            for a write in a region's graph stay, and write nothing.
+        writes: see ``_writes_by_place``: they follow from the op then, and are erased; those
+            that stand for a write in a region's graph stay, and write nothing.
     """
     op = mutable_op(call.target)  # type: ignore[arg-type]  # an OpOverload
     assert op is not None
-    in_place = {name: w for name, w in writes.items() if not _is_read_behind(call, w)}
+    in_place = {i: w for i, w in writes.items() if not _is_read_behind(call, w)}
     own = _own_copies(call, op, in_place)
     with call.graph.inserting_before(call):
         kwargs = {k: value for k, value in call.kwargs.items() if k != UNWRITTEN}
@@ -152,9 +163,8 @@ def _call_in_place(
             (call.args, kwargs), lambda node: own.get(node, node)
         )
         node = call.graph.call_function(op, args, kwargs)
-    given = arguments_of(call)
-    for name, part in _parts_written(call).items():
-        part.replace_all_uses_with(own.get(given[name], given[name]))
+    for value, part in _parts_written(call).values():
+        part.replace_all_uses_with(own.get(value, value))
     for write in [write for of_one in in_place.values() for write in of_one]:
         to = write.args[0]
         if stands_for_write(write):
@@ -166,15 +176,15 @@ def _call_in_place(
 
 
 def _own_copies(
-    call: torch.fx.Node, op: torch._ops.OpOverload, in_place: Collection[str]
+    call: torch.fx.Node, op: torch._ops.OpOverload, in_place: Collection[int]
 ) -> dict[Any, torch.fx.Node]:
     """Copies of arguments that are to stay as they were, unless nobody has written them."""
     given = arguments_of(call)
+    unneeded = {*in_place, *given[UNWRITTEN]}
     copies = {}
     with call.graph.inserting_before(call):
-        for i, name in written_arguments(op).items():
-            value = given[name]
-            if i not in given[UNWRITTEN] and name not in in_place:
+        for place, value in enumerate(values_written(op, given)):
+            if place not in unneeded:
                 copies[value] = call.graph.call_function(_clone, (value,))
                 copies[value].meta["val"] = value.meta["val"]
     return copies
@@ -192,7 +202,7 @@ def _return_results(
     call: torch.fx.Node, op: torch._ops.OpOverload, node: torch.fx.Node
 ) -> None:
     """Has those who read what the op returns from its functional variant read it from a node."""
-    results = len(op._schema.returns)
+    results = results_of(op)
     values = call.meta["val"]
     node.meta = {**call.meta, "val": values[:results] if results > 1 else None}
     parts = _parts_of(call)

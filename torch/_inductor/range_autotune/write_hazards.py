@@ -16,8 +16,8 @@ from torch.utils import _pytree as pytree
 
 import torch
 
-from .functional_variants import written_arguments
-from .node_kinds import memory_of, users_of_memory, writers_of_memory
+from .functional_variants import returns_arguments, values_written
+from .node_kinds import arguments_of, memory_of, users_of_memory, writers_of_memory
 from .signatures import arguments_by_name
 
 
@@ -57,6 +57,20 @@ def is_copy_needed(copy: torch.fx.Node, source: torch.fx.Node) -> bool:
     )
 
 
+def read_arguments(graph: torch.fx.Graph) -> None:
+    """Has arguments read where calls are that return these, as memory that goes by one name."""
+    for call in [*graph.nodes]:
+        op = call.target
+        if not (isinstance(op, torch._ops.OpOverload) and returns_arguments(op)):
+            continue
+        written = values_written(op, arguments_of(call))
+        if len(op._schema.returns) == 1:
+            call.replace_all_uses_with(written[0])
+        for part in [*call.users]:
+            part.replace_all_uses_with(written[part.args[1]])  # type: ignore[index]  # an integer
+            graph.erase_node(part)
+
+
 def settle_earlier_readers(op: Any, args: Sequence[Any], kwargs: Any) -> None:
     """
     Called before an op is put into the graph: has computed what was to read later what it writes
@@ -71,9 +85,7 @@ def settle_earlier_readers(op: Any, args: Sequence[Any], kwargs: Any) -> None:
 
     if not (isinstance(op, torch._ops.OpOverload) and op._schema.is_mutable):
         return
-    given = arguments_by_name(op, args, kwargs)
-    written = [given.get(name) for name in written_arguments(op).values()]
-    for value in pytree.tree_leaves(written):
+    for value in values_written(op, arguments_by_name(op, args, kwargs)):
         if isinstance(value, ir.TensorBox):
             V.graph.mark_buffer_mutated(ir.ExternKernel.realize_input(value).get_name())
 
