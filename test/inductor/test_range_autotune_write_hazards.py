@@ -109,6 +109,28 @@ def one_element_between_writes(op, x, z):
     return x.cos()
 
 
+def copied_before_it_is_written_again(op, x, z):
+    x[torch.arange(9, device=x.device)] += 1
+    z.copy_(x)
+    x[:60] *= 2
+
+
+def kept_before_it_is_written_again(op, x, z):
+    op(x, z)
+    before = x.cos()
+    x[:60] *= 2
+    z.copy_(before)
+    return z
+
+
+def put_twice_before_it_is_written_again(op, x, z):
+    i = torch.arange(9, device=x.device)
+    x[i] += 1
+    x[i + 20] *= 2
+    z.copy_(x)
+    x.copy_(x.flip(0))
+
+
 def copy_put_elsewhere(op, x, z):
     x[torch.arange(59, device=x.device).flip(0)] = x[5:].clone()
 
@@ -178,6 +200,9 @@ CASES = (
     pointwise_read_behind,
     flipped_between_writes,
     one_element_between_writes,
+    copied_before_it_is_written_again,
+    kept_before_it_is_written_again,
+    put_twice_before_it_is_written_again,
 )
 
 

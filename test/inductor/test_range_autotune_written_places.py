@@ -49,17 +49,20 @@ def read_before(x, cache, slots):
     cache[0, 1, 0] = total + 1
 
 
-IN_PLACE = (two_slices, keys_and_values, one_of_two, row_upon_row, read_before)
-
-
 def read_behind(x, cache, slots):
     before = cache[0, 0].clone()
     cache[0, 0] = 0
     cache[0, 1] = before + 1
 
 
-def moved(x, cache, slots):
-    cache[1:] = cache[:-1].clone()
+IN_PLACE = (
+    two_slices,
+    keys_and_values,
+    one_of_two,
+    row_upon_row,
+    read_before,
+    read_behind,
+)
 
 
 def all_replaced(x, cache, slots):
@@ -73,7 +76,11 @@ def halves_turned(x, cache, slots):
     cache[..., 4:] = low
 
 
-WHOLE = (read_behind, moved, all_replaced, halves_turned)
+WHOLE = (all_replaced, halves_turned)
+
+
+def moved(x, cache, slots):
+    cache[1:] = cache[:-1].clone()
 
 
 def rows_put_elsewhere(x, cache, slots):
@@ -91,7 +98,7 @@ def columns_moved(x, cache, slots):
     cache[..., 5:].copy_(cache.clone()[..., :3])
 
 
-MOVED = (rows_put_elsewhere, rows_scattered, columns_moved)
+MOVED = (moved, rows_put_elsewhere, rows_scattered, columns_moved)
 
 VIEWS = (
     lambda c, i: c.select(0, i % c.shape[0]),

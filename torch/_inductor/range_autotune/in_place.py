@@ -21,6 +21,7 @@ from .node_kinds import (
     arguments_of,
     is_view,
     memory_of,
+    parts_of,
     readers_of_memory,
     without_views,
 )
@@ -67,7 +68,7 @@ def _copies_of(value: torch.fx.Node) -> Iterator[torch.fx.Node]:
 def nodes_of_call(call: torch.fx.Node) -> set[torch.fx.Node]:
     """A call, what it returns, its writes, see ``writes_of_call``, and what is between."""
     found = {call}
-    left: list[Any] = [*_parts_of(call), *writes_of_call(call)]
+    left: list[Any] = [*parts_of(call), *writes_of_call(call)]
     for node in left:  # grows
         if node not in found:
             found.add(node)
@@ -100,11 +101,6 @@ def is_copy_to(node: torch.fx.Node) -> bool:
     return node.target in (_copy_, AS_VALUES[_copy_])
 
 
-def _parts_of(call: torch.fx.Node) -> list[torch.fx.Node]:
-    """The nodes that take one of several results of a call."""
-    return [user for user in call.users if user.target is operator.getitem]
-
-
 def _parts_written(
     call: torch.fx.Node,
 ) -> dict[int, tuple[torch.fx.Node, torch.fx.Node]]:
@@ -120,7 +116,7 @@ def _parts_written(
     results = results_of(op)
     if results + len(written) == 1 and not returns_list(op):
         return {0: (written[0], call)}
-    parts: dict[Any, torch.fx.Node] = {part.args[1]: part for part in _parts_of(call)}
+    parts: dict[Any, torch.fx.Node] = {part.args[1]: part for part in parts_of(call)}
     found = ((i, value, parts.get(results + i)) for i, value in enumerate(written))
     return {i: (value, part) for i, value, part in found if part is not None}
 
@@ -205,7 +201,7 @@ def _return_results(
     results = results_of(op)
     values = call.meta["val"]
     node.meta = {**call.meta, "val": values[:results] if results > 1 else None}
-    parts = _parts_of(call)
+    parts = parts_of(call)
     if results == 1:
         node.meta["val"] = values[0]
         for part in parts:

@@ -6,6 +6,8 @@ from typing import Any, TYPE_CHECKING
 
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
+from ..utils import convert_shape_to_inductor
+from .meeting_places import can_meet
 from .node_kinds import memory_of
 
 
@@ -18,7 +20,17 @@ def share_elements(a: torch.fx.Node, b: torch.fx.Node) -> bool:
     if memory_of(a) is not memory_of(b):
         return False
     one, other = a.meta["val"], b.meta["val"]
-    return not (_lies_before(one, other) or _lies_before(other, one))
+    if _lies_before(one, other) or _lies_before(other, one):
+        return False
+    start, other_start = convert_shape_to_inductor(
+        [one.storage_offset(), other.storage_offset()]
+    )
+    return can_meet(other_start - start, _loops(one), _loops(other))
+
+
+def _loops(tensor: torch.Tensor) -> list[tuple[Any, Any]]:
+    """The strides and sizes of a tensor's dimensions."""
+    return [*zip(*map(convert_shape_to_inductor, (tensor.stride(), tensor.shape)))]
 
 
 def _lies_before(first: torch.Tensor, second: torch.Tensor) -> bool:

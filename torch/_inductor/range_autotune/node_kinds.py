@@ -21,7 +21,7 @@ from .write_ops import AS_VALUES, stands_for_write
 
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
 _aten = torch.ops.aten
 # Of elements in another order or shape, whatever their strides.
@@ -347,6 +347,20 @@ def readers_of_memory(value: Any) -> Iterator[torch.fx.Node]:
             yield node
 
 
+def reads_of(
+    memory: torch.fx.Node, nodes: Iterable[torch.fx.Node]
+) -> Iterator[torch.fx.Node]:
+    """The nodes in a value's memory that are read, however far back, for what nodes return."""
+    found = dict.fromkeys(nodes)
+    left = [*found]
+    for node in left:  # grows
+        if memory_of(node) is memory:
+            yield node
+            continue
+        left += [read for read in node.all_input_nodes if read not in found]
+        found.update(dict.fromkeys(node.all_input_nodes))
+
+
 def _given(node: torch.fx.Node) -> list[torch.fx.Node]:
     """What a node is given, but for what it stands for a write to."""
     if not stands_for_write(node):
@@ -354,6 +368,11 @@ def _given(node: torch.fx.Node) -> list[torch.fx.Node]:
     to, *others = node.args
     leaves = pytree.tree_leaves(others)
     return [x for x in leaves if isinstance(x, torch.fx.Node) and x is not to]
+
+
+def parts_of(call: torch.fx.Node) -> list[torch.fx.Node]:
+    """The nodes that take one of several results of a call."""
+    return [user for user in call.users if user.target is operator.getitem]
 
 
 def users_of_memory(memory: torch.fx.Node) -> set[torch.fx.Node]:

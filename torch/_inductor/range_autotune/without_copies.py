@@ -6,12 +6,14 @@ from typing import Any, TYPE_CHECKING
 
 import torch
 
-from .memory_layout import lie_alike
+from .functional import arguments_written, has_effects
+from .memory_layout import lie_alike, share_elements
 from .node_kinds import (
     is_any_view,
     is_view,
     memory_of,
     readers_of_memory,
+    reads_of,
     writers_of_memory,
 )
 from .symbolic_graphs import copied
@@ -44,8 +46,41 @@ def without_copies(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
     for node in reversed(gm.graph.nodes):
         if is_view(node) and not node.users:
             gm.graph.erase_node(node)
+    _compute_last(gm.graph)
     gm.recompile()
     return gm
+
+
+def _compute_last(graph: torch.fx.Graph) -> None:
+    """
+    Moves what is computed to where it is first read, if nothing between writes what it reads: a
+    part of memory is written by the loop that has read it, and not behind all that read others.
+    """
+    writers = [*filter(_writes, graph.nodes)]
+    for node in [*graph.nodes][::-1]:
+        if not node.users or is_any_view(node) or has_effects(node) or _writes(node):
+            continue
+        user = min(node.users)
+        between = [writer for writer in writers if node < writer < user]
+        behind = next((w for w in between if _may_write_to(w, node)), user)
+        if between:
+            behind.prepend(node)
+
+
+def _writes(node: torch.fx.Node) -> bool:
+    return stands_for_write(node) or bool(arguments_written(node))
+
+
+def _may_write_to(writer: torch.fx.Node, reader: torch.fx.Node) -> bool:
+    """Whether a node writes to what is read, however far back, for another one."""
+    written: Any = (
+        [writer.args[0]] if stands_for_write(writer) else arguments_written(writer)
+    )
+    return any(
+        share_elements(to, read)
+        for to in written
+        for read in reads_of(memory_of(to), [reader])
+    )
 
 
 def _copies_to_inputs(gm: torch.fx.GraphModule) -> list[torch.fx.Node]:

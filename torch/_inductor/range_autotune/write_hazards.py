@@ -17,7 +17,14 @@ from torch.utils import _pytree as pytree
 import torch
 
 from .functional_variants import returns_arguments, values_written
-from .node_kinds import arguments_of, memory_of, users_of_memory, writers_of_memory
+from .node_kinds import (
+    arguments_of,
+    memory_of,
+    parts_of,
+    users_of_memory,
+    without_views,
+    writers_of_memory,
+)
 from .signatures import arguments_by_name
 
 
@@ -55,6 +62,42 @@ def is_copy_needed(copy: torch.fx.Node, source: torch.fx.Node) -> bool:
         or any(reader > writer for writer in writers)
         for reader in users_of_memory(copy)
     )
+
+
+def is_read_behind(
+    call: torch.fx.Node, argument: torch.fx.Node, write: torch.fx.Node
+) -> bool:
+    """
+    Whether what a call makes of an argument, maybe in its memory, or what is made of that in the
+    same memory, is read behind a copy of something else to there.
+
+    Args:
+        write: the copy.
+    """
+    kept = without_views(write.args[1])  # type: ignore[arg-type]  # a node
+    left = _made_of(argument, call)
+    for made in left:  # grows
+        users = [] if made is kept else users_of_memory(made)
+        if any(user > write for user in users):
+            return True
+        for user in users:
+            more = [user, *parts_of(user)] if user.target in _MAY_WRITE else []
+            left += [node for node in more if node not in left]
+    return False
+
+
+def _made_of(argument: torch.fx.Node, call: torch.fx.Node) -> list[torch.fx.Node]:
+    """The nodes of what a call that does not write makes of an argument."""
+    parts = parts_of(call)
+    op: Any = call.args[0] if call.args else None
+    if call.target is auto_functionalized_v2 and isinstance(op, torch._ops.OpOverload):
+        results = max(1, len(op._schema.returns))
+        bases: Any = call.kwargs["_all_bases"]
+        return [p for p in parts if p.args[1] == results + bases.index(argument)]
+    if call.target is triton_kernel_wrapper_functional:
+        given: Any = call.kwargs["kwargs"]
+        return [p for p in parts if given[p.args[1]] is argument]
+    return parts or [call]
 
 
 def read_arguments(graph: torch.fx.Graph) -> None:

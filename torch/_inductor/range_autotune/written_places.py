@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 import torch
 
+from .functional import has_effects
 from .guards import frozen_shapes
 from .memory_layout import lie_alike, share_elements
 from .node_kinds import (
@@ -20,16 +21,18 @@ from .node_kinds import (
     is_view,
     memory_of,
     readers_of_memory,
+    reads_of,
     users_of_memory,
     without_views,
     writers_of_memory,
 )
+from .parts_of_concatenations import put_parts
 from .symbolic_graphs import read_instead, value_of
 from .write_ops import AS_VALUES, stands_for_write
 
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
@@ -73,10 +76,13 @@ def writes_places_only(write: torch.fx.Node) -> bool:
 def _writes_places_only(write: torch.fx.Node) -> bool:
     """See ``writes_places_only``; also raises what asking about views raises."""
     to: Any = write.args[0]
+    _find_views_anew(write.graph)
+    _write_parts(write)
     changes = [*_changes(write.args[1])]
     within = {change: {*_changes_within(change)} for change in changes}
     if not within or _are_most_of(within, to) or not _starts_at(within, to):
         return False
+    _compute_before(min(within))
     if not all(_is_made_in_place(change, within) for change in sorted(within)):
         return False
     value: Any = write.args[1]
@@ -85,6 +91,29 @@ def _writes_places_only(write: torch.fx.Node) -> bool:
         return False
     write.args = (to, to)
     return True
+
+
+def _find_views_anew(graph: torch.fx.Graph) -> None:
+    """Has views known as what they are of what is known of their memory, at the same offsets."""
+    for node in graph.nodes:
+        if is_view(node):
+            node.meta["val"] = value_of(node)
+
+
+def _write_parts(write: torch.fx.Node) -> None:
+    """Has parts of concatenations changed one behind the other where all would be at once."""
+    copies = [change for change in _changes(write.args[1]) if change.target is _copy]
+    for copy in [*copies, write]:
+        to, value = copy.args
+        with copy.graph.inserting_before(copy):
+            changed = put_parts(to, value)  # type: ignore[arg-type]  # nodes
+        if changed is None:
+            continue
+        if copy is write:
+            copy.args = (to, changed)
+        else:
+            copy.replace_all_uses_with(changed)
+    write.graph.eliminate_dead_code(lambda n: stands_for_write(n) or has_effects(n))
 
 
 def _changes(value: Any) -> Iterator[torch.fx.Node]:
@@ -145,12 +174,18 @@ def _are_most_of(
     """
     Whether one kernel for all of a tensor costs no more than writing the places that are
     changed: if these are all of it; or half, and what is written there is computed from the
-    tensor, which one kernel can read and write element by element.
+    tensor, which one kernel can read and write element by element. It cannot, and would have to
+    write a copy, where an element is computed from others.
 
     Args:
         within: see ``_changes_within``, by change.
     """
     if any(change.target in _IN_PLACE for change in within):
+        return False
+    memory = memory_of(to)
+    if any(
+        _is_moved_to(change, memory) for change, inner in within.items() if not inner
+    ):
         return False
     # A copy may broadcast its value.
     put: list[Any] = [
@@ -159,7 +194,7 @@ def _are_most_of(
         if not inner
     ]
     changed = sum(value.meta["val"].numel() for value in put)
-    is_read = any(node not in within for node in readers_of_memory(memory_of(to)))
+    is_read = any(node not in within for node in readers_of_memory(memory))
     parts = 2 if is_read else 1
     return statically_known_true(changed * parts >= to.meta["val"].numel())
 
@@ -177,6 +212,19 @@ def _starts_at(changes: Collection[torch.fx.Node], to: torch.fx.Node) -> bool:
         source.graph.erase_node(source)
         source = copied
     return memory_of(source) is memory_of(to)
+
+
+def _compute_before(change: torch.fx.Node) -> None:
+    """Moves what is behind a change and does not depend on it before that, up to effects."""
+    behind = {change}
+    node = change.next
+    while not (node.op == "output" or has_effects(node)):
+        following = node.next
+        if behind.isdisjoint(node.all_input_nodes):
+            change.prepend(node)
+        else:
+            behind.add(node)
+        node = following
 
 
 def _is_made_in_place(
@@ -200,7 +248,7 @@ def _is_made_in_place(
             is_made = is_put and lie_alike(change.args[1], memory, place, memory)
         elif within.get(change) or _is_read_later(place, change, within):
             is_made = False
-        elif change.target in _SCATTERS and _are_computed_from(given, memory):
+        elif change.target in _SCATTERS and any(reads_of(memory, given)):
             is_made = False  # maybe in one loop with the write
         elif is_put:
             written = graph.call_function(_write_copy, (place, change.args[1]))
@@ -216,14 +264,18 @@ def _is_made_in_place(
     return True
 
 
-def _are_computed_from(nodes: Sequence[torch.fx.Node], memory: torch.fx.Node) -> bool:
-    """Whether a tensor is read, however far back, for what nodes return."""
-    found = dict.fromkeys(nodes)
-    left = [*found]
-    for node in left:  # grows
-        left += [read for read in node.all_input_nodes if read not in found]
-        found.update(dict.fromkeys(node.all_input_nodes))
-    return any(memory_of(node) is memory for node in found)
+def _is_moved_to(change: torch.fx.Node, memory: torch.fx.Node) -> bool:
+    """Whether what is put somewhere is computed from other elements of a tensor."""
+    place: Any = change.args[0]
+    if change.target in _VIEWS:
+        with change.graph.inserting_before(change):
+            place = _view_replaced(change)
+    whole = memory_of(place)
+    read = [*reads_of(memory, [change.args[1]])]  # type: ignore[list-item]  # a node
+    is_moved = not all(lie_alike(view, memory, place, whole) for view in read)
+    if change.target in _VIEWS:
+        change.graph.erase_node(place)
+    return is_moved
 
 
 def _is_read_later(
