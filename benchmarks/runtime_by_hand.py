@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+VALUES = 8  # heads behind queries and keys, which are not turned
+
 
 @triton.jit
 def _row(x, gate, weight, columns: tl.constexpr):
@@ -53,6 +55,30 @@ def _two_norms(x, gate, weight, out, columns: tl.constexpr):
     tl.store(out + start + tl.arange(0, columns), second + row)
 
 
+@triton.jit
+def _turned(qkv, cos, sin, row_size, half: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, half)
+    low = qkv + row * row_size + tl.program_id(1) * 2 * half + column
+    a, b = tl.load(low).to(tl.float32), tl.load(low + half).to(tl.float32)
+    c = tl.load(cos + row * half + column).to(tl.float32)
+    s = tl.load(sin + row * half + column).to(tl.float32)
+    tl.store(low, a * c - b * s)
+    tl.store(low + half, b * c + a * s)
+
+
+def _turn(warps: int) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """A function of queries, keys and values side by side, of cosines and of sines."""
+
+    def call(qkv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        rows, half = cos.shape
+        heads = qkv.shape[1] // (2 * half) - VALUES
+        _turned[rows, heads](qkv, cos, sin, qkv.shape[1], half, num_warps=warps)
+        return qkv
+
+    return call
+
+
 def _by_warps(kernel: Any) -> dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]]:
     """Functions of x, gate and weight."""
 
@@ -69,3 +95,4 @@ def _by_warps(kernel: Any) -> dict[str, Callable[[Tensor, Tensor, Tensor], Tenso
 
 GATED_NORM = _by_warps(_gated_norm)
 TWO_NORMS = _by_warps(_two_norms)
+ROTATION = {f"by hand, {warps} warps": _turn(warps) for warps in (1, 2)}

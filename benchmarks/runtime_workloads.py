@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 ON_GPU = torch.cuda.is_available()
 if ON_GPU:
-    from runtime_by_hand import GATED_NORM, TWO_NORMS
+    from runtime_by_hand import GATED_NORM, ROTATION, TWO_NORMS
 else:
-    GATED_NORM = TWO_NORMS = {}
+    GATED_NORM = TWO_NORMS = ROTATION = {}
 DEVICE = "cuda" if ON_GPU else "cpu"
 DTYPE = torch.bfloat16 if ON_GPU else torch.float32
 QUANTIZED = torch.float8_e4m3fn
@@ -33,6 +33,8 @@ RANK = 128 // SCALE
 VOCABULARY = 32768 // SCALE
 BLOCK = 64
 HEAD = 128
+QUERIES = 32 // SCALE
+KEYS = 8 // SCALE
 
 
 @dataclasses.dataclass(frozen=True)
@@ -264,6 +266,39 @@ def scaled_into_cache(
     store(keys * scale, values + 1, cache, at.squeeze(1))
 
 
+def turn(
+    q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+) -> None:
+    for heads in (x.view(x.shape[0], -1, HEAD) for x in (q, k)):
+        a, b = heads.chunk(2, -1)
+        heads.copy_(torch.cat([a * cos - b * sin, b * cos + a * sin], -1))
+
+
+def turn_at_once(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> None:
+    heads = torch.cat([x.view(x.shape[0], -1, HEAD) for x in (q, k)], 1)
+    a, b = heads.chunk(2, -1)
+    turned = torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+    queries = q.shape[1] // HEAD
+    q.copy_(turned[:, :queries].flatten(1))
+    k.copy_(turned[:, queries:].flatten(1))
+
+
+def same_rows(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> None:
+    for other in (cos, sin):
+        torch._check(other.shape[0] == q.shape[0])
+
+
+def queries_and_keys_turned(
+    turn: Callable[..., None], qkv: Tensor, cos: Tensor, sin: Tensor
+) -> Tensor:
+    """As behind the product that makes queries, keys and values, side by side."""
+    for other in (cos, sin):  # else plain code has a kernel for each
+        torch._check(other.shape[0] == qkv.shape[0])
+    q, k, _ = qkv.split([QUERIES * HEAD, KEYS * HEAD, KEYS * HEAD], -1)
+    turn(q, k, cos.unsqueeze(1), sin.unsqueeze(1))
+    return qkv
+
+
 def norm_of_embedding(
     norm: Callable[..., Tensor], ids: Tensor, table: Tensor, weight: Tensor
 ) -> Tensor:
@@ -294,6 +329,14 @@ STORE = Op(
     [512],
     8192,
     written=("cache",),
+)
+ROTARY = Op(
+    turn,
+    same_rows,
+    {"one by one": turn, "at once": turn_at_once},
+    [512],
+    8192,
+    written=("q", "k"),
 )
 LAYER_NORM = Op(
     layer_norm,
@@ -407,6 +450,18 @@ WORKLOADS = (
         ),
         around=scaled_into_cache,
         on_base=False,
+    ),
+    Workload(
+        name=f"rotary embedding of {QUERIES} queries and {KEYS} keys, in place",
+        ops=(ROTARY,),
+        sizes=ROWS,
+        inputs=lambda n: (
+            random(n, (QUERIES + 2 * KEYS) * HEAD),
+            *(f(random(n, HEAD // 2)) for f in (torch.cos, torch.sin)),
+        ),
+        around=queries_and_keys_turned,
+        on_base=False,
+        by_hand=ROTATION,
     ),
     Workload(
         name=f"RMSNorm ({COLUMNS} columns) of an embedding e, then silu(y) + e",

@@ -463,6 +463,31 @@ class TestInPlace(InPlaceTestCase):
         called = re.findall(r"= torch\.ops\.in_place\.op\d+\.default\(", code)
         self.assertEqual(len(called), 1)
 
+    def test_parts_of_a_tensor_where_no_implementation_works(self):
+        """Such as queries and keys side by side: the op itself writes to both."""
+
+        def turn_(x: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> None:
+            low.add_(x)
+            high.mul_(x)
+
+        def guards(x, low, high):
+            low.add_(x)
+            high.mul_(x if len(x) > 2 else 1)
+
+        op = tuned(turn_, ["low", "high"], guards)
+
+        def fn(x, both):
+            torch._check(x.shape[0] == both.shape[0])
+            op(x, both[:, :4], both[:, 4:])
+
+        with self.assertLogs(LOGGER, "WARNING") as logs:
+            code = self.check(fn, lambda n: [ramp(n, 4), ramp(n, 8)])
+        self.assertIn("guards", logs.output[0])
+        self.assertNotIn(NEW_MEMORY, code)
+        self.assertEqual(
+            len(re.findall(r"torch\.ops\.in_place\.op\d+\.default\(", code)), 1
+        )
+
     @parametrize("winner", (-1, 0))
     def test_value_that_is_computed_where_it_is_read(self, winner):
         """It is a tensor of its own where it is written to."""

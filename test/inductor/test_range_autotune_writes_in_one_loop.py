@@ -82,6 +82,13 @@ def shifted(x, cos, sin):
     x.copy_(torch.cat([x[..., 1:], x[..., :1]], -1))
 
 
+def transposed(x, cos, sin):
+    both = torch.cat([x[..., 2:4] * 2, x[..., :2] + 1], -1)[:, 0]
+    x[:, 1, :4] = both
+    square = x[..., :2]
+    square.copy_(torch.cat([square[:, 1:], square[:, :1]], 1).mT)
+
+
 def from_the_row_before(x, cos, sin):
     a, b = x.chunk(2, -1)
     low = torch.cat([b[:1], b[:-1]])
@@ -109,6 +116,7 @@ def of_unequal_sizes(x, cos, sin):
 
 OTHERS = (
     shifted,
+    transposed,
     from_the_row_before,
     read_behind_a_write,
     first_of_all,

@@ -17,12 +17,12 @@ from .functional_variants import (
     UNWRITTEN,
     values_written,
 )
+from .memory_layout import readers_of_elements
 from .node_kinds import (
     arguments_of,
     is_view,
     memory_of,
     parts_of,
-    readers_of_memory,
     without_views,
 )
 from .write_ops import AS_VALUES, stands_for_write
@@ -190,7 +190,8 @@ def _is_read_behind(call: torch.fx.Node, writes: Sequence[torch.fx.Node]) -> boo
     """Whether a region's graph, which writes at its end, reads behind a call what was there."""
     to = writes[0].args[0]
     return stands_for_write(writes[0]) and any(
-        node > call for node in readers_of_memory(to)
+        node > call
+        for node in readers_of_elements(to)  # type: ignore[arg-type]  # a node
     )
 
 

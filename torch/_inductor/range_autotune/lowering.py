@@ -51,9 +51,18 @@ if TYPE_CHECKING:
 
     from .candidates import TracedCandidate
     from .registration import Registration
+    from .standing import Standing
     from .tuning import Tuning
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
+
+
+class _FellApart(Exception):
+    """A region is to be lowered in parts; what is left to be told of why is in its standing."""
+
+    def __init__(self, standing: Standing) -> None:
+        super().__init__()
+        self.standing = standing
 
 
 def lower_call(
@@ -116,19 +125,25 @@ def lower_region(
 
     def lower_in_parts(given: Sequence[Any]) -> list[Any]:
         parts = copied(body)  # equal calls are still compared with the region as it is
+        is_tuned = False
         if reach > Reach.ALONE:
             values_as_writes(parts.graph)
-            form_regions(parts, Reach(reach - 1))
+            is_tuned = form_regions(parts, Reach(reach - 1))
+        if fallen and not is_tuned:  # nor is what writes in place tuned otherwise
+            fallen[0].tell()
         write_in_place(parts)
         return inline_subgraph_to_ir_nodes(parts, list(given), registration.name)
 
     result = None
+    fallen: list[Standing] = []
     for node in body.graph.nodes:
         note_lowered(node.target, node.meta.get("original_aten"))
     with lowered_as_not_registered(call.target for call in calls):
         try:
             site = CallSite.from_region(body.graph, calls, inputs)
             result = _tune(registration, site, lower_in_parts, reach)
+        except _FellApart as e:
+            fallen.append(e.standing)
         except (NotTunable, CandidateError) as e:
             log.info("%s is not tuned here: %s", registration.name, one_line(e))
     return lower_in_parts(inputs) if result is None else result
@@ -146,6 +161,9 @@ def _tune(
     Args:
         lower_in_parts: lowers a region's inputs to its outputs by smaller regions.
         reach: of the region.
+
+    Raises:
+        _FellApart: if that is better.
     """
     tuning = _tuning_of(registration, site)
     undecided = tuning.first is None and tuning.winners is None
@@ -154,9 +172,7 @@ def _tune(
     # What is measured, here or by an earlier process, was so with these neighbours.
     to_measure = not tuning.source.measured
     if lower_in_parts and to_measure and _is_better_in_parts(tuning, reach):
-        if reach is Reach.ALONE:  # nor is what writes in place tuned otherwise
-            tuning.standing.tell()
-        return None
+        raise _FellApart(tuning.standing)
     if tuning.source.standing.suspended:
         compiling.submit_guarded(tuning.source)
         if tuning.first:  # an equal call site, in front of this one, fell apart

@@ -8,10 +8,12 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from ..utils import convert_shape_to_inductor
 from .meeting_places import can_meet
-from .node_kinds import memory_of
+from .node_kinds import memory_of, readers_of_memory
 
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import torch
 
 
@@ -26,6 +28,13 @@ def share_elements(a: torch.fx.Node, b: torch.fx.Node) -> bool:
         [one.storage_offset(), other.storage_offset()]
     )
     return can_meet(other_start - start, _loops(one), _loops(other))
+
+
+def readers_of_elements(view: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    """The nodes that are given elements of a view, be it in another one."""
+    for node in readers_of_memory(view):
+        if any(share_elements(view, read) for read in node.all_input_nodes):
+            yield node
 
 
 def _loops(tensor: torch.Tensor) -> list[tuple[Any, Any]]:

@@ -11,7 +11,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 import torch
 
-from .node_kinds import is_pointwise, is_view, memory_of, reads_of
+from .node_kinds import is_pointwise, memory_of, reads_of
 from .symbolic_graphs import value_of
 
 
@@ -20,6 +20,16 @@ if TYPE_CHECKING:
 
 _aten = torch.ops.aten
 _cat = _aten.cat.default
+# What gives elements another shape, and leaves them in their order.
+_RESHAPES = (
+    _aten.view.default,
+    _aten.reshape.default,
+    _aten._unsafe_view.default,
+    _aten.unsqueeze.default,
+    _aten.squeeze.dim,
+    _aten.squeeze.dims,
+    _aten.squeeze.default,
+)
 
 
 def put_parts(to: torch.fx.Node, value: torch.fx.Node) -> torch.fx.Node | None:
@@ -74,8 +84,8 @@ def _without_last(
     value: torch.fx.Node, dtype: torch.dtype
 ) -> tuple[torch.fx.Node, list[torch.fx.Node]]:
     """
-    What a value is computed from by casts and the like, and as views; and these but for the
-    views, in their order. Copies to the dtype in which it is written come to nothing.
+    What a value is computed from by casts and the like, and in other shapes; and these but for
+    the shapes, in their order. Copies to the dtype in which it is written come to nothing.
     """
     behind: list[torch.fx.Node] = []
     while True:
@@ -86,7 +96,7 @@ def _without_last(
             continue
         if is_pointwise(value) and read == [value.args[0]]:
             behind.insert(0, value)
-        elif not is_view(value):
+        elif value.target not in _RESHAPES:
             return value, behind
         value = read[0]
 

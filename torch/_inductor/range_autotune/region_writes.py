@@ -18,7 +18,7 @@ from .in_place import (
     is_write_of_call,
     writes_of_call,
 )
-from .memory_layout import is_in_order
+from .memory_layout import is_in_order, readers_of_elements
 from .node_kinds import (
     arguments_of,
     has_generated_code,
@@ -29,7 +29,6 @@ from .node_kinds import (
     memory_of,
     memory_written,
     permutes,
-    readers_of_memory,
     shares_memory,
     users_of_memory,
 )
@@ -358,7 +357,7 @@ def values_as_writes(graph: torch.fx.Graph) -> None:
         for write in writes_of_call(call):
             to, value = write.args
             assert isinstance(to, torch.fx.Node) and isinstance(value, torch.fx.Node)
-            if any(node > value for node in readers_of_memory(to)):
+            if any(node > value for node in readers_of_elements(to)):
                 continue
             with graph.inserting_after(value):
                 written = graph.call_function(torch.ops.aten.copy_.default, (to, value))

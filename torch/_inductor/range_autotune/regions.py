@@ -68,16 +68,19 @@ def prepare_calls(gm: torch.fx.GraphModule) -> None:
     write_in_place(gm)
 
 
-def form_regions(gm: torch.fx.GraphModule, reach: Reach = Reach.WIDE) -> None:
+def form_regions(gm: torch.fx.GraphModule, reach: Reach = Reach.WIDE) -> bool:
     """
     Replaces each dispatched call and the neighbours that may join it by one node.
 
     Args:
         gm: a post-grad graph with fake values in its metadata; changed in place.
         reach: of the regions.
+
+    Returns:
+        Whether there is one now.
     """
     if any(map(is_on_user_stream, gm.graph.nodes)):
-        return  # events order the work on streams by where they are in the graph
+        return False  # events order the work on streams by where they are in the graph
     calls = [node for node in gm.graph.nodes if dispatched_registration(node)]
     outside = _out_of_reach(gm.graph, calls, reach)
     taken: set[torch.fx.Node] = set()
@@ -95,6 +98,7 @@ def form_regions(gm: torch.fx.GraphModule, reach: Reach = Reach.WIDE) -> None:
     if taken:
         gm.graph.lint()
         gm.recompile()
+    return bool(taken)
 
 
 def _has_own_writes(region: SubgraphBoundaryInfo) -> bool:

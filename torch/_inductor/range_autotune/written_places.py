@@ -15,7 +15,7 @@ import torch
 
 from .functional import has_effects
 from .guards import frozen_shapes
-from .memory_layout import lie_alike, share_elements
+from .memory_layout import lie_alike, readers_of_elements
 from .node_kinds import (
     aliases_of,
     is_view,
@@ -284,13 +284,9 @@ def _is_read_later(
     within: Mapping[torch.fx.Node, Collection[torch.fx.Node]],
 ) -> bool:
     """Whether somebody reads behind a change what was there, but for those it is made for."""
-    later = (
-        node
-        for node in readers_of_memory(place)
-        if node > change and change not in within.get(node, ())
-    )
     return any(
-        share_elements(place, read) for node in later for read in node.all_input_nodes
+        node > change and change not in within.get(node, ())
+        for node in readers_of_elements(place)
     )
 
 
