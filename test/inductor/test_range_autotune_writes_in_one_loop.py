@@ -5,18 +5,22 @@ what moves elements within a tensor, such as rotary embeddings.
 """
 
 import re
+from unittest import mock
 
 from test_custom_op_autotune import ramp
 from test_range_autotune_in_place import InPlaceTestCase, KERNEL, NEW_MEMORY, tuned
+from torch._inductor.dependencies import WeakDep
+from torch._inductor.scheduler import SchedulerNode
 from torch._inductor.test_case import run_tests
 from torch._inductor.utils import run_and_get_code
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
 )
-from torch.testing._internal.inductor_utils import HAS_GPU
+from torch.testing._internal.inductor_utils import HAS_GPU, requires_gpu
 
 import torch
+from torch._inductor.range_autotune.writes_in_one_loop import meet_in_one_iteration
 
 
 LOOP = "async_compile.triton(" if HAS_GPU else "#pragma omp for"
@@ -201,11 +205,28 @@ class TestWritesInOneLoop(InPlaceTestCase):
         result, _ = run_and_get_code(torch.compile(fn), *args)
         self.assertEqual(result, fn(*args))
 
-    def test_measured_is_emitted(self):
-        """The loop of a candidate that is measured is that of the code."""
-        code = self.code_of(joined, winner=0)
-        names = re.findall(r"def (?:triton_\w+)|(?:cpp_fused\w+) = ", code)
-        self.assertEqual(len(names), 1)
+    @requires_gpu()
+    def test_behind_a_template(self):
+        """Which has no loop that others could be one with."""
+
+        def fn(x, weight):
+            product = x @ weight
+            x.add_(1)
+            return product + 1
+
+        options = {"max_autotune": True, "max_autotune_gemm_backends": "TRITON"}
+        given, expected = ([ramp(64, 64) * 0.01, ramp(64, 64) * 0.01] for _ in range(2))
+        result = torch.compile(fn, options=options)(*given)
+        self.assertEqual(result, fn(*expected), atol=0.1, rtol=1e-2)
+        self.assertEqual(given, expected)
+
+    def test_template_is_no_loop(self):
+        template, write = (SchedulerNode.__new__(SchedulerNode) for _ in range(2))
+        template.outputs = [mock.Mock(get_name=lambda: "buf0")]
+        template._body = None
+        scheduler = mock.Mock(mutation_real_name={"buf1": "x"})
+        dep = WeakDep("buf0", mutating_buf="buf1")
+        self.assertFalse(meet_in_one_iteration(scheduler, dep, template, write))
 
 
 if __name__ == "__main__":

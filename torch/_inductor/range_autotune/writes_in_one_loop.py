@@ -39,11 +39,11 @@ def meet_in_one_iteration(
     A rotary embedding in place is such. Each iteration reads an element of each half of a head,
     and then writes these.
     """
-    if dep.name not in first.get_buffer_names():
-        return False
     name: Any = dep.mutating_buf if isinstance(dep, WeakDep) else dep.name
     memory = scheduler.mutation_real_name.get(name)
-    if memory is None or not (_is_loop(first) and _is_loop(second)):
+    if memory is None or dep.name not in first.get_buffer_names():
+        return False
+    if not (_is_loop(first) and _is_loop(second)):
         return False
     return all(
         _keep_order(one, other)
@@ -70,10 +70,11 @@ def _is_loop(node: BaseSchedulerNode) -> bool:
     """Whether a node runs one loop, and all that it reads and writes are elements."""
     from ..scheduler import FusedSchedulerNode, SchedulerNode
 
-    return type(node) in (SchedulerNode, FusedSchedulerNode) and all(
-        isinstance(part, SchedulerNode) and not part._body.has_op("bucketize")
-        for part in node.get_nodes()
-    )
+    if type(node) not in (SchedulerNode, FusedSchedulerNode):
+        return False
+    bodies = [getattr(part, "_body", None) for part in node.get_nodes()]
+    # Templates have none.
+    return all(body is not None and not body.has_op("bucketize") for body in bodies)
 
 
 def _uses(scheduler: Scheduler, memory: str, node: BaseSchedulerNode) -> Iterator[_Use]:
