@@ -12,7 +12,6 @@ from test_range_autotune_in_place import InPlaceTestCase, KERNEL, NEW_MEMORY, tu
 from torch._inductor.dependencies import WeakDep
 from torch._inductor.scheduler import SchedulerNode
 from torch._inductor.test_case import run_tests
-from torch._inductor.utils import run_and_get_code
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
@@ -20,6 +19,7 @@ from torch.testing._internal.common_utils import (
 from torch.testing._internal.inductor_utils import HAS_GPU, requires_gpu
 
 import torch
+from torch._inductor.range_autotune import parts_of_concatenations
 from torch._inductor.range_autotune.writes_in_one_loop import meet_in_one_iteration
 
 
@@ -87,10 +87,12 @@ def shifted(x, cos, sin):
 
 
 def transposed(x, cos, sin):
-    both = torch.cat([x[..., 2:4] * 2, x[..., :2] + 1], -1)[:, 0]
-    x[:, 1, :4] = both
     square = x[..., :2]
-    square.copy_(torch.cat([square[:, 1:], square[:, :1]], 1).mT)
+    square.copy_(torch.cat([square[:, 1:] * 2, square[:, :1] + 1], 1).mT)
+
+
+def parts_of_another_row(x, cos, sin):
+    x[:, 1, :4] = torch.cat([x[..., 2:4] * 2, x[..., :2] + 1], -1)[:, 0]
 
 
 def from_the_row_before(x, cos, sin):
@@ -121,6 +123,7 @@ def of_unequal_sizes(x, cos, sin):
 OTHERS = (
     shifted,
     transposed,
+    parts_of_another_row,
     from_the_row_before,
     read_behind_a_write,
     first_of_all,
@@ -144,7 +147,7 @@ def make(rows):
 class TestWritesInOneLoop(InPlaceTestCase):
     dims = ((0, 0), (1, 0), (2, 0))
 
-    def code_of(self, impl, **options):
+    def code_of(self, impl):
         """Of an op with one implementation, which wins, compiled by itself."""
 
         def turn_(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
@@ -155,7 +158,7 @@ class TestWritesInOneLoop(InPlaceTestCase):
         def fn(x, cos, sin):
             op(x, cos, sin)
 
-        code = self.check(fn, make, dims=self.dims, **options)
+        code = self.check(fn, make, dims=self.dims)
         self.assertNotIn("torch.ops.in_place", code)
         return code
 
@@ -168,6 +171,21 @@ class TestWritesInOneLoop(InPlaceTestCase):
     @parametrize("impl", OTHERS, name_fn=lambda impl: impl.__name__)
     def test_others(self, impl):
         self.code_of(impl)
+
+    def test_what_is_read_twice_is_computed_once_for_each_part(self):
+        def impl(x, cos, sin):
+            a, b = x.chunk(2, -1)
+            y = torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+            for _ in range(4):
+                y = (y * y + y) * 0.1
+            x.copy_(y)
+
+        new_call = parts_of_concatenations.new_call
+        with mock.patch.object(
+            parts_of_concatenations, "new_call", side_effect=new_call
+        ) as called:
+            self.code_of(impl)
+        self.assertLess(called.call_count, 100)
 
     def test_queries_and_keys_of_one_product(self):
         def turn_(
@@ -202,8 +220,7 @@ class TestWritesInOneLoop(InPlaceTestCase):
             return x
 
         args = make(100)
-        result, _ = run_and_get_code(torch.compile(fn), *args)
-        self.assertEqual(result, fn(*args))
+        self.assertEqual(torch.compile(fn)(*args), fn(*args))
 
     @requires_gpu()
     def test_behind_a_template(self):

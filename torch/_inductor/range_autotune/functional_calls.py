@@ -25,12 +25,7 @@ from .. import config
 from ..lowering import lowerings
 from .decomposed_ops import LoweringByDecomposition
 from .errors import NotTunable
-from .functional_variants import (
-    results_of,
-    UNWRITTEN,
-    values_written,
-    variant_of,
-)
+from .functional_variants import results_of, UNWRITTEN, values_written, variant_of
 from .memory_layout import is_row_major, share_elements
 from .node_kinds import (
     aliases_of,
@@ -46,7 +41,7 @@ from .node_kinds import (
 )
 from .settings import fusion_types
 from .stale_code import registration_of
-from .symbolic_graphs import value_of
+from .symbolic_graphs import new_call, value_of
 from .write_ops import register_lowering_of_writes
 
 
@@ -262,9 +257,7 @@ def _as_known(write: _Write, value: torch.fx.Node) -> torch.fx.Node:
     if write.to is write.value:
         return value
     sizes = [s if type(s) is int else -1 for s in write.to.meta["val"].shape]
-    whole = value.graph.call_function(_reshape, (value, sizes))
-    whole.meta["val"] = value_of(whole)
-    return whole
+    return new_call(value.graph, _reshape, value, sizes)
 
 
 def _erase_unread(node: torch.fx.Node) -> None:

@@ -123,19 +123,20 @@ def lower_region(
         IR nodes, one for each output of the region.
     """
 
-    def lower_in_parts(given: Sequence[Any]) -> list[Any]:
+    def lower_in_parts(
+        given: Sequence[Any], fallen: Standing | None = None
+    ) -> list[Any]:
         parts = copied(body)  # equal calls are still compared with the region as it is
         is_tuned = False
         if reach > Reach.ALONE:
             values_as_writes(parts.graph)
             is_tuned = form_regions(parts, Reach(reach - 1))
         if fallen and not is_tuned:  # nor is what writes in place tuned otherwise
-            fallen[0].tell()
+            fallen.tell()
         write_in_place(parts)
         return inline_subgraph_to_ir_nodes(parts, list(given), registration.name)
 
-    result = None
-    fallen: list[Standing] = []
+    result = fallen = None
     for node in body.graph.nodes:
         note_lowered(node.target, node.meta.get("original_aten"))
     with lowered_as_not_registered(call.target for call in calls):
@@ -143,10 +144,10 @@ def lower_region(
             site = CallSite.from_region(body.graph, calls, inputs)
             result = _tune(registration, site, lower_in_parts, reach)
         except _FellApart as e:
-            fallen.append(e.standing)
+            fallen = e.standing
         except (NotTunable, CandidateError) as e:
             log.info("%s is not tuned here: %s", registration.name, one_line(e))
-    return lower_in_parts(inputs) if result is None else result
+    return lower_in_parts(inputs, fallen) if result is None else result
 
 
 def _tune(

@@ -15,7 +15,7 @@ import torch
 from ..inductor_prims import lookup_seed, prepare_softmax_online, random
 from ..utils import is_view as aliases
 from ..utils import should_fallback_by_default
-from .functional import arguments_written
+from .functional import arguments_written, has_effects
 from .signatures import arguments_by_name
 from .write_ops import AS_VALUES, stands_for_write
 
@@ -294,14 +294,24 @@ def memory_written(node: torch.fx.Node) -> set[torch.fx.Node] | None:
     """
     target: Any = node.target
     if isinstance(target, torch._ops.OpOverload):
-        tensors = node.args[:1] if stands_for_write(node) else arguments_written(node)
+        tensors = tensors_written(node)
     elif node.op != "call_function" or target is operator.getitem or is_number(node):
-        tensors = []
+        tensors = ()
     elif hasattr(target, REGION_WRITES):
         tensors = [node.args[at] for at in getattr(target, REGION_WRITES)]
     else:
         return None
-    return {*map(memory_of, tensors)}  # type: ignore[arg-type]  # nodes
+    return {*map(memory_of, tensors)}
+
+
+def tensors_written(node: torch.fx.Node) -> Sequence[Any]:
+    """The nodes of what an op or a Triton kernel writes to, or stands for a write to."""
+    return node.args[:1] if stands_for_write(node) else arguments_written(node)
+
+
+def has_effects_as_lowered(node: torch.fx.Node) -> bool:
+    """Whether a node is more than its value, if only where it is lowered."""
+    return stands_for_write(node) or has_effects(node)
 
 
 def reads_from(node: torch.fx.Node, memory: Collection[torch.fx.Node]) -> bool:

@@ -12,7 +12,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 import torch
 
 from .node_kinds import is_pointwise, memory_of, reads_of
-from .symbolic_graphs import value_of
+from .symbolic_graphs import new_call
 
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def put_parts(to: torch.fx.Node, value: torch.fx.Node) -> torch.fx.Node | None:
         return None
     whole = _in_shape_of(joined, to)
     dim, start = _dim(joint), 0
-    for joined_part in [*_parts(joined, dim)]:
+    for joined_part in _parts(joined, dim):
         part = joined_part
         for node in behind:
             part = _call(node.target, part, *node.args[1:], **node.kwargs)
@@ -75,9 +75,7 @@ def _with_part(
 def _call(op: Any, *args: Any, **kwargs: Any) -> torch.fx.Node:
     """A new call with what it returns."""
     (graph,) = {a.graph for a in args if isinstance(a, torch.fx.Node)}
-    node = graph.call_function(op, args, kwargs)
-    node.meta["val"] = value_of(node)
-    return node
+    return new_call(graph, op, *args, **kwargs)
 
 
 def _without_last(
@@ -137,17 +135,39 @@ def _parts(value: torch.fx.Node, dim: int) -> Iterator[torch.fx.Node]:
         yield value
         return
     for i in range(len(_sizes(joint))):
-        yield from _parts(_part(value, joint, i), dim)
+        yield from _parts(_part(value, joint, i, {}), dim)
 
 
-def _part(value: torch.fx.Node, joint: torch.fx.Node, i: int) -> torch.fx.Node:
-    """What a value has where a concatenation has one of its parts."""
+def _part(
+    value: torch.fx.Node,
+    joint: torch.fx.Node,
+    i: int,
+    known: dict[torch.fx.Node, torch.fx.Node],
+) -> torch.fx.Node:
+    """
+    What a value has where a concatenation has one of its parts.
+
+    Args:
+        known: by value; is added to, so that what is read twice is computed once.
+    """
+    if value not in known:
+        known[value] = _new_part(value, joint, i, known)
+    return known[value]
+
+
+def _new_part(
+    value: torch.fx.Node,
+    joint: torch.fx.Node,
+    i: int,
+    known: dict[torch.fx.Node, torch.fx.Node],
+) -> torch.fx.Node:
+    """See ``_part``."""
     dim, sizes = _dim(joint), _sizes(joint)
     if value.target is _cat and (_dim(value), _sizes(value)) == (dim, sizes):
         return value.args[0][i]  # type: ignore[index,return-value]  # nodes
     if _concatenation_in(value) is not None and is_pointwise(value):
         args, kwargs = torch.fx.map_arg(
-            (value.args, value.kwargs), lambda node: _part(node, joint, i)
+            (value.args, value.kwargs), lambda node: _part(node, joint, i, known)
         )
         return _call(value.target, *args, **kwargs)
     if value.meta["val"].dim() < -dim or _size(value, dim) == 1:

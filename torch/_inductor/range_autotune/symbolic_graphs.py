@@ -172,6 +172,15 @@ def value_of(call: torch.fx.Node) -> Any:
         return op(*args, **kwargs)
 
 
+def new_call(
+    graph: torch.fx.Graph, op: Any, *args: Any, **kwargs: Any
+) -> torch.fx.Node:
+    """A call where the graph's next nodes are inserted, with what it returns, see ``value_of``."""
+    call = graph.call_function(op, args, kwargs)
+    call.meta["val"] = value_of(call)
+    return call
+
+
 def read_instead(node: torch.fx.Node, other: torch.fx.Node) -> list[torch.fx.Node]:
     """
     Has another node read in the place of one.

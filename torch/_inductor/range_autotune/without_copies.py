@@ -6,14 +6,15 @@ from typing import Any, TYPE_CHECKING
 
 import torch
 
-from .functional import arguments_written, has_effects
 from .memory_layout import lie_alike, share_elements
 from .node_kinds import (
+    has_effects_as_lowered,
     is_any_view,
     is_view,
     memory_of,
     readers_of_memory,
     reads_of,
+    tensors_written,
     writers_of_memory,
 )
 from .symbolic_graphs import copied
@@ -56,9 +57,9 @@ def _compute_last(graph: torch.fx.Graph) -> None:
     Moves what is computed to where it is first read, if nothing between writes what it reads: a
     part of memory is written by the loop that has read it, and not behind all that read others.
     """
-    writers = [*filter(_writes, graph.nodes)]
+    writers = [*filter(tensors_written, graph.nodes)]
     for node in [*graph.nodes][::-1]:
-        if not node.users or is_any_view(node) or has_effects(node) or _writes(node):
+        if not node.users or is_any_view(node) or has_effects_as_lowered(node):
             continue
         user = min(node.users)
         between = [writer for writer in writers if node < writer < user]
@@ -67,18 +68,11 @@ def _compute_last(graph: torch.fx.Graph) -> None:
             behind.prepend(node)
 
 
-def _writes(node: torch.fx.Node) -> bool:
-    return stands_for_write(node) or bool(arguments_written(node))
-
-
 def _may_write_to(writer: torch.fx.Node, reader: torch.fx.Node) -> bool:
     """Whether a node writes to what is read, however far back, for another one."""
-    written: Any = (
-        [writer.args[0]] if stands_for_write(writer) else arguments_written(writer)
-    )
     return any(
         share_elements(to, read)
-        for to in written
+        for to in tensors_written(writer)
         for read in reads_of(memory_of(to), [reader])
     )
 

@@ -5,6 +5,7 @@ changed, as functionalization has it.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import Any, TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from .guards import frozen_shapes
 from .memory_layout import lie_alike, readers_of_elements
 from .node_kinds import (
     aliases_of,
+    has_effects_as_lowered,
     is_view,
     memory_of,
     readers_of_memory,
@@ -27,7 +29,7 @@ from .node_kinds import (
     writers_of_memory,
 )
 from .parts_of_concatenations import put_parts
-from .symbolic_graphs import read_instead, value_of
+from .symbolic_graphs import new_call, read_instead, value_of
 from .write_ops import AS_VALUES, stands_for_write
 
 
@@ -113,7 +115,7 @@ def _write_parts(write: torch.fx.Node) -> None:
             copy.args = (to, changed)
         else:
             copy.replace_all_uses_with(changed)
-    write.graph.eliminate_dead_code(lambda n: stands_for_write(n) or has_effects(n))
+    write.graph.eliminate_dead_code(has_effects_as_lowered)
 
 
 def _changes(value: Any) -> Iterator[torch.fx.Node]:
@@ -147,25 +149,30 @@ def _changes_within(change: torch.fx.Node) -> list[torch.fx.Node]:
 def _is_within(view: Any, change: torch.fx.Node) -> bool:
     """Whether a view of what is changed is one of the view that a change replaces, or that."""
     whole: Any = change.args[0]
-    with change.graph.inserting_before(change):
-        replaced = _view_replaced(change)
-    try:
+    with _looking_at_view_replaced(change) as replaced:
         while is_view(view):
             if lie_alike(view, whole, replaced, whole):
                 return True
             view = view.all_input_nodes[0]
         return False
+
+
+@contextlib.contextmanager
+def _looking_at_view_replaced(change: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    """``_view_replaced``, in the graph for the block only."""
+    with change.graph.inserting_before(change):
+        view = _view_replaced(change)
+    try:
+        yield view
     finally:
-        change.graph.erase_node(replaced)
+        change.graph.erase_node(view)
 
 
 def _view_replaced(change: torch.fx.Node) -> torch.fx.Node:
     """The view whose elements a change replaces, as a new node."""
     whole, _, *where = change.args
     make = _VIEWS[change.target]  # type: ignore[index]  # an OpOverload
-    view = change.graph.call_function(make, (whole, *where), change.kwargs)
-    view.meta["val"] = value_of(view)
-    return view
+    return new_call(change.graph, make, whole, *where, **change.kwargs)
 
 
 def _are_most_of(
@@ -218,7 +225,7 @@ def _compute_before(change: torch.fx.Node) -> None:
     """Moves what is behind a change and does not depend on it before that, up to effects."""
     behind = {change}
     node = change.next
-    while not (node.op == "output" or has_effects(node)):
+    while not has_effects(node):
         following = node.next
         if behind.isdisjoint(node.all_input_nodes):
             change.prepend(node)
@@ -266,16 +273,15 @@ def _is_made_in_place(
 
 def _is_moved_to(change: torch.fx.Node, memory: torch.fx.Node) -> bool:
     """Whether what is put somewhere is computed from other elements of a tensor."""
-    place: Any = change.args[0]
+    to: Any = contextlib.nullcontext(
+        change.args[0]
+    )  # what a copy is made in the place of
     if change.target in _VIEWS:
-        with change.graph.inserting_before(change):
-            place = _view_replaced(change)
-    whole = memory_of(place)
-    read = [*reads_of(memory, [change.args[1]])]  # type: ignore[list-item]  # a node
-    is_moved = not all(lie_alike(view, memory, place, whole) for view in read)
-    if change.target in _VIEWS:
-        change.graph.erase_node(place)
-    return is_moved
+        to = _looking_at_view_replaced(change)
+    with to as place:
+        whole = memory_of(place)
+        read = reads_of(memory, [change.args[1]])  # type: ignore[list-item]  # a node
+        return not all(lie_alike(view, memory, place, whole) for view in read)
 
 
 def _is_read_later(
