@@ -197,6 +197,24 @@ class TestWrittenPlaces(InPlaceTestCase):
         code, _ = self.code_of(impl, atol=1e-3, rtol=1e-4)
         self.assertRegex(code, NEW_MEMORY + r".*700")
 
+    def test_what_another_write_has_made_is_read_behind_it(self):
+        def turn_(x: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> None:
+            high[:, :1] = high[:, 1:2] + x[:, :1]
+            low[:, :1] = low[:, 1:2] - high[:, :1]
+            high[:, 2:3] = low[:, :1] * 2
+
+        op = tuned(turn_, ["low", "high"], turn_)
+
+        def model(x, low, high):
+            torch._check(x.shape[0] == low.shape[0])
+            torch._check(x.shape[0] == high.shape[0])
+            op(x, low, high)
+
+        dims = ((0, 0), (1, 0), (2, 0))
+        self.check(
+            model, lambda n: [ramp(n, 4), ramp(n, 4), ramp(n, 4) + 1], 0, dims=dims
+        )
+
     @parametrize("winner", (-1, 0, "by range"))
     def test_views_of_one_cache(self, winner):
         def store(x: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:

@@ -14,7 +14,6 @@ from torch.utils import _pytree as pytree
 
 import torch
 
-from .functional import has_effects
 from .guards import frozen_shapes
 from .memory_layout import lie_alike, readers_of_elements
 from .node_kinds import (
@@ -222,10 +221,13 @@ def _starts_at(changes: Collection[torch.fx.Node], to: torch.fx.Node) -> bool:
 
 
 def _compute_before(change: torch.fx.Node) -> None:
-    """Moves what is behind a change and does not depend on it before that, up to effects."""
+    """
+    Moves what is behind a change and does not depend on it before that, up to effects and to
+    writes that others have become: who reads behind these does not depend on them either.
+    """
     behind = {change}
     node = change.next
-    while not has_effects(node):
+    while not has_effects_as_lowered(node):
         following = node.next
         if behind.isdisjoint(node.all_input_nodes):
             change.prepend(node)
