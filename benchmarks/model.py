@@ -1,10 +1,11 @@
 """
-A decoder whose ops are registered, beside the same one without registrations.
+Decoders whose ops are registered, beside the same ones without registrations.
 
-``python benchmarks/model.py --base SITE`` compiles it once for all numbers of tokens, and
+``python benchmarks/model.py --base SITE`` compiles each once for all numbers of tokens, and
 once more in each of Inductor's modes that a GPU has. The table shows the medians of one call
-in µs: ``tuned`` with RMSNorm and SwiGLU registered, ``plain`` without, both also on the
-stock base in SITE. On a GPU a call's launches are queued before it is timed.
+in µs: ``tuned`` with the ops registered, ``plain`` without, both also on the stock base in
+SITE, which registers no ops that write in place. On a GPU a call's launches are queued before
+it is timed.
 """
 
 from __future__ import annotations
@@ -18,30 +19,24 @@ import statistics
 import time
 from typing import Any, TYPE_CHECKING
 
-import torch.nn.functional as F
 from beside import answer, device_name, end_turn, in_turns, is_patched, write_results
+from model_decoders import Decoder, DECODERS, LARGEST, LAYERS
 from runtime import ratio, register, sampler
-from runtime_workloads import COLUMNS, DEVICE, DTYPE, ON_GPU, Op, RMS_NORM, SWIGLU
+from runtime_workloads import COLUMNS, DEVICE, ON_GPU, Op
 from torch._inductor.exc import InductorError
 
 import torch
-from torch import nn
 from torch._inductor import config
 
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from torch import Tensor
-
-    # Of one call in µs, by mode, variant and number of tokens.
+    # Of one call in µs, by decoder and mode, variant and number of tokens.
     Times = dict[str, dict[str, dict[int, float]]]
 
-LAYERS = 8 if ON_GPU else 2
-HEADS = COLUMNS // 128
-INNER = 11008 * COLUMNS // 4096
 TOKENS = (1, 4, 16, 40, 128, 300, 1024, 2048, 4096) if ON_GPU else (4, 40, 300, 1024)
-SPLIT_POINTS, LARGEST = [16, 128, 1024], 8192
+SPLIT_POINTS = [16, 128, 1024]
 MODES: dict[str, dict[str, Any]] = {
     "default": {},
     "CUDA graphs": {"triton.cudagraphs": True},
@@ -52,71 +47,27 @@ TURNS, ROUNDS_A_TURN = 10, 3
 FLUSHES = 50
 
 
-class Layer(nn.Module):
-    """
-    Attention and a gated product, each behind a norm and added to what it read.
-
-    Args:
-        norm: of tokens and weights of its columns.
-        gated: of tokens and weights of both products in one.
-    """
-
-    def __init__(
-        self, norm: Callable[..., Tensor], gated: Callable[..., Tensor]
-    ) -> None:
-        super().__init__()
-        self._norm, self._gated = norm, gated
-        self.before, self.between = ones(COLUMNS), ones(COLUMNS)
-        self.heads, self.mixed = (
-            weights(COLUMNS, 3 * COLUMNS),
-            weights(COLUMNS, COLUMNS),
-        )
-        self.up, self.down = weights(COLUMNS, 2 * INNER), weights(INNER, COLUMNS)
-
-    def forward(self, x: Tensor) -> Tensor:
-        heads = (self._norm(x, self.before) @ self.heads).view(len(x), 3, HEADS, -1)
-        query, key, value = heads.permute(1, 2, 0, 3).unsqueeze(1)
-        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        x = x + mixed[0].transpose(0, 1).reshape(len(x), COLUMNS) @ self.mixed
-        return x + self._gated(self._norm(x, self.between), self.up) @ self.down
-
-
-def ones(size: int) -> nn.Parameter:
-    return nn.Parameter(torch.ones(size, device=DEVICE, dtype=DTYPE))
-
-
-def weights(rows: int, columns: int) -> nn.Parameter:
-    values = torch.randn(rows, columns, device=DEVICE, dtype=DTYPE)
-    return nn.Parameter(values * rows**-0.5)
-
-
-def decoder(norm: Callable[..., Tensor], gated: Callable[..., Tensor]) -> nn.Module:
-    """The same weights each time."""
-    torch.manual_seed(0)
-    return nn.Sequential(*(Layer(norm, gated) for _ in range(LAYERS)))
-
-
-def tokens(count: int) -> Tensor:
-    return torch.randn(count, COLUMNS, device=DEVICE, dtype=DTYPE)
-
-
 def compile_variants(
-    ops: tuple[Callable[..., Tensor], Callable[..., Tensor]],
+    decoder: Decoder, ops: tuple[Callable[..., Any], ...]
 ) -> tuple[dict[str, Any], dict[str, float]]:
     """
     The decoder by variant, compiled, and how many seconds that took.
 
-    Without ``tuned`` where the base cannot compile it.
+    Without ``tuned`` where there are no ops, or the base cannot compile them.
     """
     compiled, seconds = {}, {}
-    for name, fns in {"plain": (RMS_NORM.fn, SWIGLU.fn), "tuned": ops}.items():
-        model = decoder(*fns)
-        x = tokens(256)
-        torch._dynamo.mark_dynamic(x, 0)
+    variants = {"plain": tuple(op.fn for op in decoder.ops), "tuned": ops}
+    for name, fns in variants.items():
+        if not fns:
+            continue
+        model = decoder.make(*fns)
+        args = decoder.inputs(256)
+        for arg in args:
+            torch._dynamo.mark_dynamic(arg, 0)
         compiled[name] = torch.compile(model)
         start = time.perf_counter()
         try:
-            result = compiled[name](x)
+            result = compiled[name](*args)
         except InductorError:
             if name == "plain" or is_patched():
                 raise
@@ -125,25 +76,35 @@ def compile_variants(
         if ON_GPU:
             torch.cuda.synchronize()
         seconds[name] = time.perf_counter() - start
-        torch.testing.assert_close(result, model(x), atol=0.2, rtol=0.1)
+        torch.testing.assert_close(result, model(*args), atol=0.2, rtol=0.1)
     return compiled, seconds
 
 
-def measure(modes: list[str]) -> tuple[Times, dict[str, dict[str, float]]]:
-    """Also how many seconds each variant took to compile, by mode."""
+def measure(chosen: str, modes: list[str]) -> tuple[Times, dict[str, dict[str, float]]]:
+    """Also how many seconds each variant took to compile, by decoder and mode."""
     times: Times = {}
     seconds: dict[str, dict[str, float]] = {}
     order, sample = random.Random(0), sampler(FLUSHES)
-    norm, gated = (register(in_ranges(op), op.fn.__name__) for op in (RMS_NORM, SWIGLU))
-    for mode in modes:
-        torch._dynamo.reset()
-        end_turn()
-        with config.patch(MODES[mode]):
-            variants, seconds[mode] = compile_variants((norm, gated))
-        times[mode] = {name: {} for name in variants}
-        for size in TOKENS:
-            for name, median in medians(variants, size, sample, order).items():
-                times[mode][name][size] = median
+    for number, (title, decoder) in enumerate(DECODERS.items()):
+        if chosen not in title:
+            continue
+        can_register = decoder.on_base or is_patched()
+        ops = tuple(
+            register(in_ranges(op), f"{op.fn.__name__}_{number}")
+            for op in decoder.ops
+            if can_register
+        )
+        for mode in modes:
+            row = f"{title}, {mode}"
+            torch._dynamo.reset()
+            end_turn()
+            with config.patch(MODES[mode]):
+                variants, seconds[row] = compile_variants(decoder, ops)
+            times[row] = {name: {} for name in variants}
+            for size in TOKENS:
+                medians_of = medians(decoder, variants, size, sample, order)
+                for name, median in medians_of.items():
+                    times[row][name][size] = median
     return times, seconds
 
 
@@ -152,6 +113,7 @@ def in_ranges(op: Op) -> Op:
 
 
 def medians(
+    decoder: Decoder,
     variants: dict[str, Any],
     size: int,
     sample: Callable[[Callable[[], Any]], float],
@@ -160,18 +122,19 @@ def medians(
     samples: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(TURNS):
         end_turn()
-        x = tokens(size)
+        args = decoder.inputs(size)
         for name in variants:  # a CUDA graph is recorded in the second call
             for _ in range(2):
-                variants[name](x)
+                variants[name](*args)
         for _ in range(ROUNDS_A_TURN):
             for name in order.sample(list(variants), len(variants)):
-                samples[name].append(sample(functools.partial(variants[name], x)))
+                call = functools.partial(variants[name], *args)
+                samples[name].append(sample(call))
     return {name: statistics.median(values) for name, values in samples.items()}
 
 
 def table(ours: Any, theirs: Any = None) -> str:
-    """Markdown: a table for each mode, ratios last."""
+    """Markdown: a table for each decoder and mode, ratios last."""
     lines = [
         f"# {ours['device']}, torch {ours['torch']}",
         "",
@@ -200,11 +163,11 @@ def table(ours: Any, theirs: Any = None) -> str:
     return "\n".join(lines) + "\n"
 
 
-def work(modes: list[str]) -> None:
+def work(chosen: str, modes: list[str]) -> None:
     """Measures in this process; the last line printed is the result as JSON."""
     torch._logging.set_logs(inductor=logging.ERROR)
     with torch.no_grad(), config.patch(fx_graph_cache=False):
-        times, seconds = measure(modes)
+        times, seconds = measure(chosen, modes)
     device = device_name(DEVICE)
     answer(
         {
@@ -221,14 +184,15 @@ def main() -> None:
     parser.add_argument("--base", help="a folder with the stock base, for PYTHONPATH")
     on_device = list(MODES) if ON_GPU else ["default"]
     parser.add_argument("--modes", nargs="+", choices=MODES, default=on_device)
+    parser.add_argument("--only", default="", help="decoders with this in their name")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
-        return work(options.modes)
-    worker = ["--worker", "--modes", *options.modes]
+        return work(options.only, options.modes)
+    worker = ["--worker", "--only", options.only, "--modes", *options.modes]
     sites = [None, options.base] if options.base else [None]
     ours, *base = in_turns(__file__, worker, sites)
-    whole = options.modes == on_device
+    whole = options.modes == on_device and not options.only
     write_results("model", ours["device"], table(ours, *base), whole)
     return None
 
