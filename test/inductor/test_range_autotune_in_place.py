@@ -198,7 +198,75 @@ class TestInPlace(InPlaceTestCase):
 
         weight = torch.eye(8, device=DEVICE)
         with config.patch(options):
-            self.check(fn, lambda n: [ramp(n, 8), ramp(n, 8) - 9, weight], winner)
+            make = lambda n: [ramp(n, 8), ramp(n, 8) - 9, weight]  # noqa: E731
+            code = self.check(fn, make, winner)
+        if winner != -1:  # each layer is tuned
+            self.assertNotRegex(code, r"in_place[.:]+op\d")
+
+    @parametrize("winner", WINNERS)
+    @parametrize("residual", ("given", "computed", "constant"))
+    def test_calls_in_a_row_are_one(self, residual, winner):
+        op = tuned(normalize_, ["x", "residual"], normalize_sum, normalize_blocks)
+
+        make_residual = {
+            "given": lambda y: y,
+            "computed": torch.sin,
+            "constant": torch.ones_like,
+        }[residual]
+
+        def fn(x, y):
+            torch._check(x.shape[0] == y.shape[0])
+            x, y = x.cos(), make_residual(y)
+            op(x, y)
+            op(x, y)
+            return x + y
+
+        with self.assertNoLogs(LOGGER, "WARNING"):
+            make = lambda n: [ramp(n, 8), ramp(n, 8) - 9]  # noqa: E731
+            code = self.check(fn, make, winner)
+        if winner == "by range":
+            self.assertEqual(len(re.findall(r"if s\d+ <", code)), 1)
+        # What the op itself is given twice is computed before, and read behind.
+        kernels = {-1: 2, 0: 1, "by range": 2}[winner]
+        self.assertEqual(code.count(KERNEL), kernels)
+
+    @parametrize("is_given", (False, True))
+    def test_calls_in_a_row_where_no_implementation_works(self, is_given):
+        def fails(x, residual):
+            raise RuntimeError("not here")
+
+        op = tuned(normalize_, ["x", "residual"], fails)
+
+        def fn(x):
+            residual = torch.ones_like(x) if is_given else x.sin()
+            x = x if is_given else x.cos()
+            op(x, residual)
+            op(x, residual)
+            return x + residual
+
+        with self.assertLogs(LOGGER, "WARNING"):
+            code = self.check(fn, lambda n: [ramp(n, 8)], dims=((0, 0),))
+        calls = re.findall(r"torch\.ops\.in_place\.op\d+\.default\((.+)\)", code)
+        self.assertEqual(len(calls), 2)
+        self.assertEqual(*calls)  # on the same memory
+        # What is computed before, and the result.
+        self.assertEqual(code.count(NEW_MEMORY), 2 if is_given else 3)
+
+    def test_calls_in_a_row_with_reads_between(self):
+        """Of what is between both: by a view that is made before, and by what is made of it."""
+        op = tuned(normalize_, ["x", "residual"], normalize_sum, normalize_blocks)
+
+        def fn(x, residual):
+            torch._check(x.shape[0] == residual.shape[0])
+            part, x = x[:, 1:3], x * 2
+            op(x, residual)
+            between = part + residual[:, 1:3]
+            row = residual[0]
+            op(x, residual)
+            return between, row + 1, x[:, 4:]
+
+        make = lambda n: [ramp(n, 8), ramp(n, 8) - 9]  # noqa: E731
+        self.check(fn, make)
 
     @parametrize("winner", (-1, 0, 1))
     def test_rows_of_a_cache(self, winner):

@@ -31,16 +31,20 @@ def dispatched_registration(node: torch.fx.Node) -> Registration | None:
         return None
     if writes_of_call(node):
         return registration
-    if registration.dim is None:
-        return None
     if node.target._schema.is_mutable:  # type: ignore[union-attr]  # an OpOverload
         return None
-    has_symbols = any(
+    return registration if may_depend_on_size(node) else None
+
+
+def may_depend_on_size(call: torch.fx.Node) -> bool:
+    """Whether a call of a registered op may get more than one winner."""
+    registration = registration_of(call.target)
+    has_dim = registration is not None and registration.dim is not None
+    return has_dim and any(
         isinstance(tensor := read.meta.get("val"), torch.Tensor)
         and tensor._has_symbolic_sizes_strides
-        for read in node.all_input_nodes
+        for read in call.all_input_nodes
     )
-    return registration if has_symbols else None
 
 
 def registration_of_call(call: torch.fx.Node) -> Registration:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import operator
-from typing import TYPE_CHECKING
+from typing import Any, TYPE_CHECKING
 
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils import _pytree as pytree
@@ -32,6 +32,7 @@ from .node_kinds import (
     arguments_of,
     has_generated_code,
     is_empty,
+    is_made_of_sizes,
     is_pointwise,
     makes_sizes,
     memory_of,
@@ -82,15 +83,18 @@ def return_what_calls_write(gm: torch.fx.GraphModule) -> None:
     Args:
         gm: a post-grad graph with fake values in its metadata; changed in place.
     """
-    changed = False
+    replaced = False
+    behind: list[torch.fx.Node] = []
     for node in [node for node in gm.graph.nodes if _is_call_that_writes(node)]:
         try:
-            _replace(node, _writes_of(node))
+            behind += _replace(node, _writes_of(node))
         except NotTunable as e:
             log.info("%s is not tuned here: %s", node.target, e)
         else:
-            changed = True
-    if changed:
+            replaced = True
+    for write in behind:
+        _read_behind(write)
+    if replaced:
         gm.graph.lint()
         gm.recompile()
 
@@ -156,7 +160,8 @@ def _can_write_behind() -> bool:
 def _is_cheap_to_copy(node: torch.fx.Node) -> bool:
     """Whether generated code computes it, which can as well compute a copy."""
     is_copy = node.target is _aten.clone.default
-    return has_generated_code(node) and (is_copy or is_pointwise(node))
+    is_constant = is_made_of_sizes(node) and not is_empty(node)
+    return has_generated_code(node) and (is_copy or is_constant or is_pointwise(node))
 
 
 def _is_all_of(view: torch.fx.Node, memory: torch.fx.Node) -> bool:
@@ -177,8 +182,13 @@ def _is_all_of(view: torch.fx.Node, memory: torch.fx.Node) -> bool:
     )
 
 
-def _replace(call: torch.fx.Node, writes: Sequence[_Write]) -> None:
-    """Puts the functional variant in the place of a call."""
+def _replace(call: torch.fx.Node, writes: Sequence[_Write]) -> list[torch.fx.Node]:
+    """
+    Puts the functional variant in the place of a call.
+
+    Returns:
+        The nodes behind it that write in place what it returns.
+    """
     graph, op = call.graph, call.target
     assert isinstance(op, torch._ops.OpOverload)
     variant = variant_of(op)
@@ -196,32 +206,41 @@ def _replace(call: torch.fx.Node, writes: Sequence[_Write]) -> None:
         functional.meta = {**call.meta, "val": value_of(functional)}
         results = results_of(op)
         parts = _parts_of(functional)
-        for write, part in zip(writes, parts[results:]):
-            _read_behind(call, write, _as_known(write, part))
+        values = [_as_known(w, part) for w, part in zip(writes, parts[results:])]
+        behind = [
+            _write_behind(call, write.to, value)
+            for write, value in zip(writes, values)
+            if write.in_place
+        ]
+    for write, value in zip(writes, values):
+        if not write.in_place:
+            write.to.replace_all_uses_with(value, lambda node: node > call)
     call.replace_all_uses_with(parts[0] if results == 1 else functional)
     graph.erase_node(call)
     for write in writes:
         _erase_unread(write.value)
+    return behind
 
 
-def _read_behind(call: torch.fx.Node, write: _Write, value: torch.fx.Node) -> None:
-    """
-    Has those behind a call who read what it writes to read what is returned; or where that is
-    written in place, up to the next write.
-    """
-    written = value
-    if write.in_place:
-        to = write.to
-        written = call.graph.call_function(_aten.copy_.default, (to, value))
-        written.meta = {"val": to.meta["val"]}
-    node = call.next
+def _write_behind(
+    call: torch.fx.Node, to: torch.fx.Node, value: torch.fx.Node
+) -> torch.fx.Node:
+    """A node in front of a call that copies a value to a tensor."""
+    write = call.graph.call_function(_aten.copy_.default, (to, value))
+    write.meta = {"val": to.meta["val"]}
+    return write
+
+
+def _read_behind(write: torch.fx.Node) -> None:
+    """Has those behind a write, up to the next one, who read what it writes to read its result."""
+    to: Any = write.args[0]
+    memory = memory_of(to)
+    node = write.next
     while node.op != "root":
-        if write.in_place:
-            memory = memory_written(node)
-            if memory is None or memory_of(write.to) in memory:
-                return
-        if node in write.to.users:
-            node.replace_input_with(write.to, written)
+        written = memory_written(node)
+        if written is None or memory in written:
+            return
+        node.replace_input_with(to, write)
         node = node.next
 
 
@@ -263,7 +282,8 @@ def _as_known(write: _Write, value: torch.fx.Node) -> torch.fx.Node:
 def _erase_unread(node: torch.fx.Node) -> None:
     """Erases a node that nobody reads, and what it is a view of."""
     while not node.users and node.op == "call_function":
-        read = node.all_input_nodes[0] if shares_memory(node) else None
+        is_part = node.target is operator.getitem
+        read = node.all_input_nodes[0] if is_part or shares_memory(node) else None
         node.graph.erase_node(node)
         if read is None:
             return

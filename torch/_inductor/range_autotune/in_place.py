@@ -51,7 +51,7 @@ def _writes_by_place(call: torch.fx.Node) -> dict[int, list[torch.fx.Node]]:
             for copy in _copies_of(part)
             if memory_of(copy.args[0]) is memory_of(value)  # type: ignore[arg-type]  # a node
         ]
-        for place, (value, part) in _parts_written(call).items()
+        for place, (value, part) in parts_written(call).items()
     }
     return {place: writes for place, writes in found.items() if writes}
 
@@ -101,7 +101,7 @@ def is_copy_to(node: torch.fx.Node) -> bool:
     return node.target in (_copy_, AS_VALUES[_copy_])
 
 
-def _parts_written(
+def parts_written(
     call: torch.fx.Node,
 ) -> dict[int, tuple[torch.fx.Node, torch.fx.Node]]:
     """
@@ -159,7 +159,7 @@ def _call_in_place(
             (call.args, kwargs), lambda node: own.get(node, node)
         )
         node = call.graph.call_function(op, args, kwargs)
-    for value, part in _parts_written(call).values():
+    for value, part in parts_written(call).values():
         part.replace_all_uses_with(own.get(value, value))
     for write in [write for of_one in in_place.values() for write in of_one]:
         to = write.args[0]

@@ -39,6 +39,7 @@ from .recall import recall
 from .region_search import Reach
 from .region_writes import values_as_writes
 from .regions import form_regions
+from .repeated_writes import write_again
 from .report import log_header, log_winners
 from .size_conditions import hint, size_bounds
 from .stale_code import note_lowered
@@ -129,6 +130,7 @@ def lower_region(
         parts = copied(body)  # equal calls are still compared with the region as it is
         is_tuned = False
         if reach > Reach.ALONE:
+            write_again(parts.graph)
             values_as_writes(parts.graph)
             is_tuned = form_regions(parts, Reach(reach - 1))
         if fallen and not is_tuned:  # nor is what writes in place tuned otherwise

@@ -234,7 +234,8 @@ def _sources(node: torch.fx.Node) -> OrderedSet[torch.fx.Node]:
         if node in seen or is_number(node):
             continue
         seen.add(node)
-        if is_pointwise(node) or shares_memory(node) or makes_random_numbers(node):
+        is_same = shares_memory(node) or node.target is operator.getitem
+        if is_same or is_pointwise(node) or makes_random_numbers(node):
             left += node.all_input_nodes
         else:
             found.add(node)
@@ -246,7 +247,17 @@ def shares_memory(node: torch.fx.Node) -> bool:
     target = node.target
     if isinstance(target, torch._ops.OpOverload):
         return aliases(target)
-    return target is operator.getitem
+    return target is operator.getitem and not _is_part_apart(node)
+
+
+def _is_part_apart(part: torch.fx.Node) -> bool:
+    """Whether what a part is of returns tensors that each have memory of their own."""
+    call: Any = part
+    while call.target is operator.getitem:
+        call = call.args[0]
+    if isinstance(call.target, torch._ops.OpOverload):
+        return not aliases(call.target)
+    return hasattr(call.target, REGION_WRITES)
 
 
 def memory_of(node: torch.fx.Node) -> torch.fx.Node:

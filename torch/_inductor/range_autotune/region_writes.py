@@ -33,7 +33,7 @@ from .node_kinds import (
     users_of_memory,
 )
 from .region_inputs import values_read
-from .write_ops import AS_VALUES
+from .write_ops import AS_VALUES, stands_for_write
 
 
 if TYPE_CHECKING:
@@ -66,11 +66,9 @@ def can_join_as_write(
         return False
     to, value = arguments_of(node)["self"], _value(node)
     places = places_of_writes([node])
-    # Others read what was written to in place of the result.
-    may_be_read = _is_given(memory_of(to)) and (_is_given(to) or not node.users)
     return (
         (value in members or value in producers)
-        and (may_be_read or is_write_of_call(node))
+        and (is_to_given(node) or is_write_of_call(node))
         and memory_of(to) not in members
         and to.meta["val"].device == value.meta["val"].device
         and not any(read in members or read in behind for read in places)
@@ -103,6 +101,13 @@ def _is_given(node: torch.fx.Node) -> bool:
     if node.op != "get_attr":
         return node.op == "placeholder"
     return node.graph.find_nodes(op="get_attr", target=node.target) == [node]
+
+
+def is_to_given(write: torch.fx.Node) -> bool:
+    """Whether it is to an input, and others can read that in place of the result."""
+    to = write.args[0]
+    assert isinstance(to, torch.fx.Node)
+    return _is_given(memory_of(to)) and (_is_given(to) or not write.users)
 
 
 def _has_shape_of_places(write: torch.fx.Node) -> bool:
@@ -354,7 +359,7 @@ def values_as_writes(graph: torch.fx.Graph) -> None:
     region's graph, which returns what is written to, write right behind them.
     """
     for call in [*graph.nodes]:
-        for write in writes_of_call(call):
+        for write in filter(stands_for_write, writes_of_call(call)):
             to, value = write.args
             assert isinstance(to, torch.fx.Node) and isinstance(value, torch.fx.Node)
             if any(node > value for node in readers_of_elements(to)):

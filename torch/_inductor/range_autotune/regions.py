@@ -20,7 +20,7 @@ from torch.fx.passes.utils.fuser_utils import erase_nodes, fuse_as_graphmodule
 import torch
 
 from .. import config
-from .dispatched_calls import dispatched_registration
+from .dispatched_calls import dispatched_registration, may_depend_on_size
 from .functional_calls import return_what_calls_write
 from .in_place import nodes_of_call, write_in_place, writes_of_call
 from .node_kinds import (
@@ -42,6 +42,7 @@ from .region_writes import (
     read_writes_at_source,
     writes_as_values,
 )
+from .repeated_writes import write_once
 from .symbolic_graphs import copied
 from .write_ops import register_lowering_of_writes
 
@@ -87,10 +88,8 @@ def form_regions(gm: torch.fx.GraphModule, reach: Reach = Reach.WIDE) -> bool:
     for number, call in enumerate(calls):
         if call in taken:
             continue
-        region = find_region(call, taken.union(outside))
-        if not _has_own_writes(region):
-            continue
-        if len(region.nodes) > 1 and _is_read(region.nodes):
+        region = _find_whole(call, taken.union(outside))
+        if region and len(region.nodes) > 1 and _is_read(region.nodes):
             nodes = tuple(with_copies(region.nodes))
             region = dataclasses.replace(region, nodes=nodes)
             taken.update(region.nodes)
@@ -101,10 +100,30 @@ def form_regions(gm: torch.fx.GraphModule, reach: Reach = Reach.WIDE) -> bool:
     return bool(taken)
 
 
-def _has_own_writes(region: SubgraphBoundaryInfo) -> bool:
-    """Whether all is written in a region that its ops write in place."""
-    writes = [write for call in region.calls for write in writes_of_call(call)]
-    return all(write in region.nodes for write in writes)
+def _find_whole(
+    call: torch.fx.Node, taken: set[torch.fx.Node]
+) -> SubgraphBoundaryInfo | None:
+    """
+    The region of a call, in which all is written that its ops write in place; None if there is
+    none. What its calls write where others of them have written is written once, or not at all
+    if nobody else sees it there.
+    """
+    region = find_region(call, taken)
+    writes = {other: _writes_outside(other, region.nodes) for other in region.calls}
+    left_out = [other for other in region.calls if writes[other]]
+    if not left_out:
+        return region
+    may_join = call not in left_out and all(map(may_depend_on_size, region.calls))
+    if may_join and write_once(writes[left_out[0]], region.nodes):
+        return _find_whole(call, taken)
+    return None if call in left_out else _find_whole(call, {*taken, *left_out})
+
+
+def _writes_outside(
+    call: torch.fx.Node, nodes: Collection[torch.fx.Node]
+) -> list[torch.fx.Node]:
+    """What a call's op writes in place behind a region or beside it."""
+    return [write for write in writes_of_call(call) if write not in nodes]
 
 
 def _is_read(nodes: Collection[torch.fx.Node]) -> bool:

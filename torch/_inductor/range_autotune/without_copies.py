@@ -1,4 +1,7 @@
-"""Writes in place, of a candidate that writes to a copy of what its region writes to."""
+"""
+Writes in place, of a candidate that writes to a copy of what its region writes to, or of a copy
+that it has written to.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +36,12 @@ def without_copies(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """
     A candidate's graph as it is lowered. Where it makes a copy of what its region writes to,
     writes to that, or to some places of it, and copies it back, it writes in place, unless
-    what was there is read behind that.
+    what was there is read behind that. It makes no copy of a copy to write to.
     """
-    if not any(map(stands_for_write, gm.graph.nodes)):
+    if not any(stands_for_write(n) or n.target in _CLONES for n in gm.graph.nodes):
         return gm
     gm = copied(gm)
+    _write_to_one_copy(gm.graph)
     writes = _copies_to_inputs(gm)
     _write_copies_in_place(writes)
     for i in range(len(writes)):
@@ -50,6 +54,26 @@ def without_copies(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
     _compute_last(gm.graph)
     gm.recompile()
     return gm
+
+
+def _write_to_one_copy(graph: torch.fx.Graph) -> None:
+    """Has ops write where others have before, as each to a copy of the last one's."""
+    for copy in [node for node in graph.nodes if node.target in _CLONES]:
+        source: Any = copy.args[0]
+        is_one = source.target in _CLONES and lie_alike(copy, copy, source, source)
+        writers = [writers_of_memory(node) for node in (source, copy)] if is_one else []
+        if not (writers and all(writers)):
+            continue
+        if all(node < min(writers[1]) for node in readers_of_memory(source)):
+            _read_instead(copy, source)
+
+
+def _read_instead(copy: torch.fx.Node, source: Any) -> None:
+    """Has what is given a copy be given what that is of, which lies alike."""
+    users = copy.replace_all_uses_with(source)
+    copy.graph.erase_node(copy)
+    for user in users:
+        _tell_strides(user)
 
 
 def _compute_last(graph: torch.fx.Graph) -> None:
@@ -97,10 +121,7 @@ def _write_copies_in_place(writes: Sequence[torch.fx.Node]) -> None:
             continue
         for write, copy in of_memory.items():
             write.args = (write.args[0], write.args[0])
-            users = copy.replace_all_uses_with(copy.args[0])
-            copy.graph.erase_node(copy)
-            for user in users:
-                _tell_strides(user)
+            _read_instead(copy, copy.args[0])
 
 
 def _copy_that_is_written(write: torch.fx.Node) -> Any:
