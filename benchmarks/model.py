@@ -3,9 +3,9 @@ Decoders whose ops are registered, beside the same ones without registrations.
 
 ``python benchmarks/model.py --base SITE`` compiles each once for all numbers of tokens, and
 once more in each of Inductor's modes that a GPU has. The table shows the medians of one call
-in µs: ``tuned`` with the ops registered, ``plain`` without, both also on the stock base in
-SITE, which registers no ops that write in place. On a GPU a call's launches are queued before
-it is timed.
+in µs: ``tuned`` with the ops registered, ``called`` without, ``plain`` with their bodies in
+their place, all also on the stock base in SITE, which registers no ops that write in place. On a
+GPU a call's launches are queued before it is timed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, TYPE_CHECKING
 
 from beside import answer, device_name, end_turn, in_turns, is_patched, write_results
 from model_decoders import Decoder, DECODERS, LARGEST, LAYERS
-from runtime import ratio, register, sampler
+from runtime import define, ratio, register, sampler
 from runtime_workloads import COLUMNS, DEVICE, ON_GPU, Op
 from torch._inductor.exc import InductorError
 
@@ -48,18 +48,18 @@ FLUSHES = 50
 
 
 def compile_variants(
-    decoder: Decoder, ops: tuple[Callable[..., Any], ...]
+    decoder: Decoder, variants: dict[str, tuple[Callable[..., Any], ...]]
 ) -> tuple[dict[str, Any], dict[str, float]]:
     """
     The decoder by variant, compiled, and how many seconds that took.
 
-    Without ``tuned`` where there are no ops, or the base cannot compile them.
+    Without ``tuned`` where the base cannot compile it.
+
+    Args:
+        variants: what is in the ops' places.
     """
     compiled, seconds = {}, {}
-    variants = {"plain": tuple(op.fn for op in decoder.ops), "tuned": ops}
     for name, fns in variants.items():
-        if not fns:
-            continue
         model = decoder.make(*fns)
         args = decoder.inputs(256)
         for arg in args:
@@ -69,7 +69,7 @@ def compile_variants(
         try:
             result = compiled[name](*args)
         except InductorError:
-            if name == "plain" or is_patched():
+            if name != "tuned" or is_patched():
                 raise
             del compiled[name]
             continue
@@ -88,21 +88,25 @@ def measure(chosen: str, modes: list[str]) -> tuple[Times, dict[str, dict[str, f
     for number, (title, decoder) in enumerate(DECODERS.items()):
         if chosen not in title:
             continue
-        can_register = decoder.on_base or is_patched()
-        ops = tuple(
-            register(in_ranges(op), f"{op.fn.__name__}_{number}")
-            for op in decoder.ops
-            if can_register
-        )
+        made = {"plain": lambda op, _: op.fn, "called": define}
+        if decoder.on_base or is_patched():
+            made["tuned"] = register
+        variants = {
+            variant: tuple(
+                make(in_ranges(op), f"{op.fn.__name__}_{variant}_{number}")
+                for op in decoder.ops
+            )
+            for variant, make in made.items()
+        }
         for mode in modes:
             row = f"{title}, {mode}"
             torch._dynamo.reset()
             end_turn()
             with config.patch(MODES[mode]):
-                variants, seconds[row] = compile_variants(decoder, ops)
-            times[row] = {name: {} for name in variants}
+                compiled, seconds[row] = compile_variants(decoder, variants)
+            times[row] = {name: {} for name in compiled}
             for size in TOKENS:
-                medians_of = medians(decoder, variants, size, sample, order)
+                medians_of = medians(decoder, compiled, size, sample, order)
                 for name, median in medians_of.items():
                     times[row][name][size] = median
     return times, seconds
@@ -154,7 +158,10 @@ def table(ours: Any, theirs: Any = None) -> str:
         for name, row in rows.items():
             values = [f"{row[s]:.1f}" for s in sizes] + [f"{seconds[name]:.1f}"]
             lines.append(f"| {name} | {' | '.join(values)} |")
-        ratios = {"tuned / plain": ratio(times["tuned"], times["plain"])}
+        ratios = {
+            f"tuned / {name}": ratio(times["tuned"], times[name])
+            for name in ("plain", "called")
+        }
         if theirs:
             for name, row in theirs["times"][mode].items():
                 ratios[f"base: {name} / tuned"] = ratio(row, times["tuned"])

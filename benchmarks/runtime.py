@@ -59,11 +59,17 @@ SHIFTS = range(2**20, 2**20 + 4096, 64)
 FLUSHES, MOST_FLUSHES = 4, 32
 
 
-def register(op: Op, name: str) -> Any:
-    """The op, in the form of registration that the base has too."""
+def define(op: Op, name: str) -> Any:
+    """The op as PyTorch calls it, with nothing registered to choose from."""
     define = torch.library.custom_op(f"runtime::{name}", mutates_args=op.written)
     custom_op = define(op.fn)
     custom_op.register_fake(op.fake)
+    return custom_op
+
+
+def register(op: Op, name: str) -> Any:
+    """The op, in the form of registration that the base has too."""
+    custom_op = define(op, name)
     register_custom_op_autotuning(
         custom_op,
         configs=[CustomOpConfig(fn) for fn in op.implementations.values()],

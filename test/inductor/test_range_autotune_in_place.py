@@ -719,6 +719,28 @@ class TestWithoutCopies(TestCase):
         self.assertEqual(len(kept), int(is_written_elsewhere))
         self.assertEqual(found.args[0].op == "placeholder", not is_written_elsewhere)
 
+    @parametrize("order", ("copy of what is written", "copy before", "read behind"))
+    def test_writes_to_one_copy(self, order):
+        """A copy of a copy is none, but where both are needed."""
+        graph = torch.fx.Graph()
+        y, x = (graph.placeholder(name) for name in "yx")
+        op, clone = adding()._opoverload, torch.ops.aten.clone.default
+        first = graph.call_function(clone, (y,))
+        calls = []
+        if order != "copy before":
+            calls.append(graph.call_function(op, (first, x)))
+        second = graph.call_function(clone, (first,))
+        if order == "copy before":
+            calls.append(graph.call_function(op, (first, x)))
+        calls.append(graph.call_function(op, (second, x)))
+        graph.output((second, first) if order == "read behind" else (second,))
+        for node in (y, x, first, second):
+            node.meta["val"] = torch.zeros(2, 4)
+        lowered = without_copies(torch.fx.GraphModule({}, graph)).graph
+        written = [c.args[0] for c in lowered.find_nodes(op="call_function", target=op)]
+        is_one = order == "copy of what is written"
+        self.assertEqual(len({*written}), 1 if is_one else 2)
+
 
 instantiate_parametrized_tests(TestWithoutCopies)
 

@@ -60,12 +60,17 @@ def _write_to_one_copy(graph: torch.fx.Graph) -> None:
     """Has ops write where others have before, as each to a copy of the last one's."""
     for copy in [node for node in graph.nodes if node.target in _CLONES]:
         source: Any = copy.args[0]
-        is_one = source.target in _CLONES and lie_alike(copy, copy, source, source)
-        writers = [writers_of_memory(node) for node in (source, copy)] if is_one else []
-        if not (writers and all(writers)):
-            continue
-        if all(node < min(writers[1]) for node in readers_of_memory(source)):
+        is_like = source.target in _CLONES and lie_alike(copy, copy, source, source)
+        if is_like and _are_written_in_turn(source, copy):
             _read_instead(copy, source)
+
+
+def _are_written_in_turn(source: torch.fx.Node, copy: torch.fx.Node) -> bool:
+    """Whether a copy is made of what has been written, and nobody reads that once it is written."""
+    earlier, later = writers_of_memory(source), writers_of_memory(copy)
+    if not (earlier and later and max(earlier) < copy):
+        return False
+    return all(reader < min(later) for reader in readers_of_memory(source))
 
 
 def _read_instead(copy: torch.fx.Node, source: Any) -> None:
