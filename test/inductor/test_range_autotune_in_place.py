@@ -236,6 +236,27 @@ class TestInPlace(InPlaceTestCase):
         else:
             self.assert_calls_on_same_memory(code)
 
+    def test_names_where_fewer_tensors_are_made_than_are_waited_for(self):
+        """What is written and not read is none; the next call's tensors get names of their own."""
+
+        def mix_(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            mixed = x * 2 + y
+            x.mul_(0.5).add_(y)
+            return mixed
+
+        op = tuned(mix_, ["x"], mix_, fake=lambda x, y: torch.empty_like(x))
+
+        def fn(x, y, weight):
+            first = op(x, y)
+            product = y @ weight
+            second = op(first, product)
+            third = op(product, x)
+            return second, product, third
+
+        make = lambda n: [ramp(8, 8), ramp(8, 8) - 9, torch.eye(8, device=DEVICE)]  # noqa: E731
+        with self.assertNoLogs(LOGGER, "WARNING"):
+            self.check(fn, make, sizes=(8,), dims=())
+
     @parametrize("is_given", (False, True))
     def test_calls_in_a_row_where_no_implementation_works(self, is_given):
         def fails(x, residual):

@@ -111,6 +111,8 @@ class _Waiting:
         _hand_on(self.stand_ins, graph.operations[operations:])
         graph.operations[:] = _moved(graph.operations, operations, self.stand_ins)
         graph.buffers[:] = _moved(graph.buffers, buffers, self.stand_ins)
+        # The next one to be made is named by how many there are: one for each name.
+        graph.buffers += self.stand_ins[len(new_buffers) :]
         _number_operations(graph)
         _rename_buffers([buffer for buffer, _ in owned], new_buffers, names)
         for stand_in, (_, view) in zip(made, owned):
