@@ -206,15 +206,13 @@ def _replace(call: torch.fx.Node, writes: Sequence[_Write]) -> list[torch.fx.Nod
         functional.meta = {**call.meta, "val": value_of(functional)}
         results = results_of(op)
         parts = _parts_of(functional)
-        values = [_as_known(w, part) for w, part in zip(writes, parts[results:])]
-        behind = [
-            _write_behind(call, write.to, value)
-            for write, value in zip(writes, values)
-            if write.in_place
-        ]
-    for write, value in zip(writes, values):
-        if not write.in_place:
-            write.to.replace_all_uses_with(value, lambda node: node > call)
+        behind = []
+        for write, part in zip(writes, parts[results:]):
+            value = _as_known(write, part)
+            if write.in_place:
+                behind.append(_write_behind(call, write.to, value))
+            else:
+                write.to.replace_all_uses_with(value, lambda node: node > call)
     call.replace_all_uses_with(parts[0] if results == 1 else functional)
     graph.erase_node(call)
     for write in writes:

@@ -48,7 +48,7 @@ def _writes_by_place(call: torch.fx.Node) -> dict[int, list[torch.fx.Node]]:
     found = {
         place: [
             copy
-            for copy in _copies_of(part)
+            for copy in copies_of(part)
             if memory_of(copy.args[0]) is memory_of(value)  # type: ignore[arg-type]  # a node
         ]
         for place, (value, part) in parts_written(call).items()
@@ -56,13 +56,13 @@ def _writes_by_place(call: torch.fx.Node) -> dict[int, list[torch.fx.Node]]:
     return {place: writes for place, writes in found.items() if writes}
 
 
-def _copies_of(value: torch.fx.Node) -> Iterator[torch.fx.Node]:
+def copies_of(value: torch.fx.Node) -> Iterator[torch.fx.Node]:
     """The nodes that copy a value to tensors, maybe in another shape."""
     for user in value.users:
         if is_copy_to(user) and user.args[1] is value:
             yield user
         elif is_view(user):
-            yield from _copies_of(user)
+            yield from copies_of(user)
 
 
 def nodes_of_call(call: torch.fx.Node) -> set[torch.fx.Node]:

@@ -15,9 +15,9 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 import torch
 
-from .in_place import is_copy_to, parts_written
+from .in_place import copies_of, parts_written
 from .memory_layout import lie_alike, readers_of_elements, share_elements
-from .node_kinds import aliases_of, memory_of, users_of_memory, without_views
+from .node_kinds import aliases_of, memory_of, users_of_memory
 from .region_writes import is_to_given, writes_value_as_it_is
 from .write_ops import stands_for_write
 
@@ -75,8 +75,8 @@ def _may_become_value(write: torch.fx.Node) -> bool:
         return False
     to: Any = write.args[0]
     others = {alias for alias in aliases_of(memory) if alias < write} - {to}
-    sizes = (node.meta["val"].numel() for node in (to, memory))
-    return statically_known_true(operator.eq(*sizes)) and not any(
+    numel, of_memory = (node.meta["val"].numel() for node in (to, memory))
+    return statically_known_true(numel == of_memory) and not any(
         user > write for alias in others for user in alias.users
     )
 
@@ -149,8 +149,7 @@ def _write_behind_earlier(
     written, what it is given.
     """
     graph = call.graph
-    stands = (n for n in graph.nodes if stands_for_write(n) and is_copy_to(n))
-    last = next((n for n in stands if without_views(n.args[1]) is part), None)
+    last = next(filter(stands_for_write, copies_of(part)), None)
     if last is None:
         with graph.inserting_after(part):
             write = graph.call_function(_copy_, (given, part))
