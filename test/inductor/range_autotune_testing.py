@@ -319,11 +319,12 @@ class SymbolicTestCase(TestCase):
         """The compiled code is for sizes that meet a condition, as the hints do."""
         self.assertTrue(self.shape_env.evaluate_expr(condition))
 
-    def tensor(self, size, stride=None, dtype=torch.float32):
+    def tensor(self, size, stride=None, dtype=torch.float32, offset=0):
         """An IR tensor with symbolic sizes, contiguous without strides."""
         size = [sympy.sympify(s) for s in size]
         stride = stride or ir.FlexibleLayout.contiguous_strides(size)
-        layout = ir.FixedLayout(torch.device("cpu"), dtype, size, stride)
+        offset = sympy.sympify(offset)
+        layout = ir.FixedLayout(torch.device("cpu"), dtype, size, stride, offset)
         buffer = ir.InputBuffer(name="made_up", layout=layout)
         return ir.TensorBox(ir.StorageBox(buffer))
 

@@ -513,6 +513,28 @@ class TestEqualCallSites(DeferredTestCase):
             x = torch.randn(size, 8)
             self.assertEqual(compiled(x, self.w), fn(x, self.w))
 
+    def test_other_parts_of_one_tensor(self):
+        """The weights of all layers."""
+        op = linear_op(self.counted, ranges=RANGES)
+
+        def fn(x, weights):
+            for w in weights.unbind():
+                x = op(x, w).tanh().mean(1, keepdim=True) + x
+            return x
+
+        weights = torch.randn(4, 8, 8)
+        x = torch.randn(20, 8)
+        torch._dynamo.mark_dynamic(x, 0)
+        compiled = torch.compile(fn)
+        with winner(lambda size: 0 if size < 64 else -1) as sizes:
+            _, (code,) = run_and_get_code(compiled, x, weights)
+        self.assert_once(sizes, looks=1)
+        # The first one reads an input of the graph, which may lie anywhere.
+        self.assertEqual(code.count("def size_branch"), 4, msg=code)
+        for size in (20, 100):
+            x = torch.randn(size, 8)
+            self.assertEqual(compiled(x, weights), fn(x, weights))
+
     def test_dropout_in_each(self):
         """Other seeds, but one choice and the same branches."""
         op = linear_op(self.counted, ranges=RANGES)

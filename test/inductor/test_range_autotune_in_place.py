@@ -6,6 +6,7 @@ a cache, a residual, or the result of a product.
 
 import itertools
 import re
+from unittest import mock
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -33,6 +34,7 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
+from torch._inductor.range_autotune import inputs
 from torch._inductor.range_autotune.without_copies import without_copies
 
 
@@ -320,6 +322,92 @@ class TestInPlace(InPlaceTestCase):
         self.assertLessEqual(code.count(KERNEL), 2)
         self.assertNotRegex(code, r"fused_\w*copy")
         self.assertEqual(code.count(NEW_MEMORY), 2 if winner == -1 else 1)
+
+    @parametrize("winner", (-1, 0))
+    @parametrize("deferred", (True, False))
+    def test_layers_of_one_cache(self, winner, deferred):
+        """Each is given its own part, and takes no more memory than that to be measured."""
+
+        def store(
+            x: torch.Tensor,
+            keys: torch.Tensor,
+            values: torch.Tensor,
+            places: torch.Tensor,
+        ) -> None:
+            keys[places] = x * 2
+            values[places] = x + values[:1]
+
+        def put(x, keys, values, places):
+            values.index_put_((places,), x + values[:1])
+            keys.index_put_((places,), x + x)
+
+        def copied(x, keys, values, places):
+            values.index_copy_(0, places, values[:1] + x)
+            keys.index_copy_(0, places, 2 * x)
+
+        op = tuned(store, ["keys", "values"], put, copied)
+
+        def fn(x, places, cache):
+            torch._check(x.shape[0] == places.shape[0])
+            for layer in range(3):
+                x = x.cumsum(-1)
+                op(x, cache[layer, 0], cache[layer, 1], places)
+                x = x + cache[layer, 1, :1]
+            return x + cache[1, 0, 5]
+
+        def make(n):
+            places = torch.arange(n, device=DEVICE).flip(0)
+            return [ramp(n, 4), places, ramp(50 * 2 * 3000, 4).view(50, 2, 3000, 4)]
+
+        part_bytes = 3000 * 4 * 4
+        with (
+            config.patch(defer_custom_op_choices=deferred),
+            mock.patch.object(inputs, "free_bytes", lambda device: 20 * part_bytes),
+            self.assertLogs(LOGGER, "INFO") as logs,
+        ):
+            code = self.check(fn, make, winner)
+        self.assertEqual("\n".join(logs.output).count("that of an equal call"), 2)
+        self.assertEqual(
+            len(re.findall(r"torch\.ops\.in_place\.op\d+\.default\(", code)),
+            3 if winner == -1 else 0,
+        )
+        self.assertNotRegex(code, rf"{NEW_MEMORY}\w+\(\(3000,")
+
+    def first_row_added(self):
+        """An op whose first result has its rows, so that times may be by range."""
+
+        def add_first_(y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+            y.add_(x[:1])
+            return x * 2
+
+        def add_behind(y, x):
+            y.copy_(x[:1] + y)
+            return x + x
+
+        fake = lambda y, x: torch.empty_like(x)  # noqa: E731
+        return tuned(add_first_, ["y"], add_first_, add_behind, fake=fake)
+
+    def test_not_parts_of_a_cache_that_overlap(self):
+        """One is read for all rows of the other, which are written."""
+        op = self.first_row_added()
+
+        def fn(x, cache):
+            return op(cache[:300], x + cache[200:201])
+
+        make = lambda n: [ramp(n, 4), ramp(500, 4)]  # noqa: E731
+        code = self.check(fn, make, "by range", dims=((0, 0),))
+        self.assertEqual(code.count("def size_branch"), 2)
+
+    def test_part_of_a_cache_that_is_read_by_places_in_all_of_it(self):
+        op = self.first_row_added()
+
+        def fn(x, cache):
+            every_other = cache[1].as_strided((100, 4), (8, 1), 800)
+            return op(cache[0], x + every_other[3] + cache[1, 6])
+
+        make = lambda n: [ramp(n, 4), ramp(400, 4).view(2, 200, 4)]  # noqa: E731
+        code = self.check(fn, make, "by range", dims=((0, 0),))
+        self.assertEqual(code.count("def size_branch"), 2)
 
     def test_implementations_see_how_an_argument_lies(self):
         """As in eager mode, though they are given copies to write to."""

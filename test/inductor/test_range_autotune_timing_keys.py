@@ -2,6 +2,7 @@
 """What names measured times: each thing that they depend on counts."""
 
 import dataclasses
+import functools
 import math
 import threading
 from unittest import mock
@@ -323,8 +324,18 @@ v1 in VR[2, int_oo]""",
             self.text(options=TuningOptions(numerics_check="drop")),
             self.text(hosts=(0, 0)),
             self.text(hosts=(0, 1)),
+            self.text(offset=1),
+            self.text(offset=size),
         }
-        self.assertEqual(len(texts), 12)
+        self.assertEqual(len(texts), 14)
+
+    def test_of_a_fixed_place_its_alignment_counts(self):
+        self.assertEqual(self.text(offset=4), self.text())
+        self.assertEqual(self.text(offset=1), self.text(offset=13))
+        self.assertNotEqual(self.text(offset=2), self.text(offset=1))
+        half = functools.partial(self.text, dtype=torch.half)
+        self.assertEqual(half(offset=8), half())
+        self.assertNotEqual(half(offset=4), half())
 
     def test_none_where_content_is_unknown(self):
         lock = threading.Lock()

@@ -101,8 +101,9 @@ class CallSite:
 
     @property
     def written_inputs(self) -> list[Any]:
-        """The inputs that are written to, each once."""
-        return [self.inputs[at] for at in dict.fromkeys(self.written.values())]
+        """The inputs that are written to, one of those that are parts of one buffer."""
+        written = (self.inputs[at] for at in self.written.values())
+        return [*{box.get_name(): box for box in written}.values()]
 
     def without_written(self, values: Iterable[Any]) -> list[Any]:
         """Of values that stand for the outputs, those for what is not written to inputs."""

@@ -64,6 +64,13 @@ def is_number(node: torch.fx.Node) -> bool:
     return isinstance(node.meta.get("val"), py_sym_types)
 
 
+def is_given(node: torch.fx.Node) -> bool:
+    """Whether a tensor is an input of the graph, or a buffer of a model compiled ahead."""
+    if node.op != "get_attr":
+        return node.op == "placeholder"
+    return node.graph.find_nodes(op="get_attr", target=node.target) == [node]
+
+
 def is_index(value: torch.Tensor) -> bool:
     """Whether it may be: zeros are valid then, and not what is computed from zeros."""
     return value.dtype in _INDICES

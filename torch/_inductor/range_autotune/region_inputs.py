@@ -1,13 +1,24 @@
-"""What a region's graph does with its inputs: which it writes to, which tell it where."""
+"""
+What a region's graph does with its inputs: which it writes to, and in which parts; which tell it
+where.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from itertools import combinations
+from typing import Any, TYPE_CHECKING
+
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 import torch
 
-from .node_kinds import indexed, is_any_view, is_number, memory_of
+from .memory_layout import share_elements
+from .node_kinds import aliases_of, indexed, is_any_view, is_given, is_number, memory_of
 from .write_ops import stands_for_write
+
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 
 def places_given(graph: torch.fx.Graph) -> dict[int, list[Any]]:
@@ -47,6 +58,40 @@ def written_outputs(graph: torch.fx.Graph) -> dict[int, int]:
         for i, node in enumerate(node for node in returned if not is_number(node))
         if stands_for_write(node)
     }
+
+
+def views_of_parts(
+    memory: torch.fx.Node, members: Collection[torch.fx.Node]
+) -> set[torch.fx.Node]:
+    """
+    The views by which alone a region sees an input of the graph, if they are of parts that have
+    nothing in common, such as a layer's keys and values in the cache of all layers. It can be
+    given the parts then, and is the same for each layer.
+    """
+    views: set[torch.fx.Node] = set()
+    left = [memory] if is_given(memory) else []
+    for seen in left:  # grows
+        parts = [user for user in seen.users if user in members]
+        if all(_is_part(part, seen) for part in parts) and not any(
+            share_elements(a, b) for a, b in combinations(parts, 2)
+        ):
+            views.update(parts)
+            left += parts
+    return views
+
+
+def _is_part(view: torch.fx.Node, seen: torch.fx.Node) -> bool:
+    """
+    Whether a node is a view of less than all of another one, and what is a view of that does not
+    tell where in all of the memory it lies.
+    """
+    if not is_any_view(view):
+        return False
+    _, *views = aliases_of(view)
+    if any(further.target is torch.ops.aten.as_strided.default for further in views):
+        return False
+    part, whole = (node.meta["val"].numel() for node in (view, seen))
+    return not statically_known_true(part == whole)
 
 
 def unread_outputs(graph: torch.fx.Graph) -> set[int]:

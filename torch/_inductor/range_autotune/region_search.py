@@ -35,6 +35,7 @@ from .node_kinds import (
     reads_from,
 )
 from .region_copies import is_free
+from .region_inputs import views_of_parts
 from .region_writes import (
     is_write,
     keeps_order_of_writes,
@@ -296,13 +297,15 @@ def _without_views_of_inputs(
     A region's nodes but for views of what it reads, which become its inputs.
 
     Unless the region reads the same memory otherwise, too: a kernel would load twice what
-    it is given as two inputs. Nor of what it writes to.
+    it is given as two inputs. Of what it writes to only those of its parts.
 
     Args:
         nodes: in the order of the graph.
     """
     members = set(nodes)
     written = written_by(nodes)
+    for memory in written:
+        members -= views_of_parts(memory, members)
     for node in filter(is_view, nodes):
         if memory_of(node) in written:
             continue

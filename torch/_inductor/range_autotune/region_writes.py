@@ -23,6 +23,7 @@ from .node_kinds import (
     arguments_of,
     has_generated_code,
     is_any_view,
+    is_given,
     is_index,
     is_number,
     is_view,
@@ -96,18 +97,11 @@ def _is_value(read: torch.fx.Node, members: Collection[torch.fx.Node]) -> bool:
     return False
 
 
-def _is_given(node: torch.fx.Node) -> bool:
-    """Whether a tensor is an input of the graph, or a buffer of a model compiled ahead."""
-    if node.op != "get_attr":
-        return node.op == "placeholder"
-    return node.graph.find_nodes(op="get_attr", target=node.target) == [node]
-
-
 def is_to_given(write: torch.fx.Node) -> bool:
     """Whether it is to an input, and others can read that in place of the result."""
     to = write.args[0]
     assert isinstance(to, torch.fx.Node)
-    return _is_given(memory_of(to)) and (_is_given(to) or not write.users)
+    return is_given(memory_of(to)) and (is_given(to) or not write.users)
 
 
 def _has_shape_of_places(write: torch.fx.Node) -> bool:

@@ -6,6 +6,7 @@ Sizes are symbolic.
 
 from __future__ import annotations
 
+import math
 from typing import Any, TYPE_CHECKING
 
 import sympy
@@ -14,7 +15,7 @@ from torch.fx.experimental.sym_node import SymNode
 import torch
 
 from .. import ir
-from ..utils import convert_shape_to_inductor
+from ..utils import convert_shape_to_inductor, GPU_ALIGN_BYTES
 from ..virtualized import V
 from .errors import NotTunable
 from .guards import replaced
@@ -64,15 +65,20 @@ def at_strides_of(node: torch.fx.Node, leaf: Any) -> Any:
 def is_same_input(leaf: Any, given: Any) -> bool:
     """
     Whether a tensor is one that the graph is given or has computed, or a buffer of a model
-    compiled ahead, in the memory where that lies.
+    compiled ahead, or a part of one, in the memory where that lies.
     """
     if not (isinstance(leaf, ir.TensorBox) and isinstance(given, ir.TensorBox)):
         return False
-    storage = given.data
-    if leaf.data is not storage or not isinstance(storage, ir.StorageBox):
+    storage = _storage_of(given)
+    if _storage_of(leaf) is not storage or not isinstance(storage, ir.StorageBox):
         return False
     is_computed = isinstance(storage.data, ir.Operation)
     return is_computed or storage.is_input_buffer() or storage.is_module_buffer()
+
+
+def _storage_of(tensor: ir.TensorBox) -> ir.IRNode:
+    data = tensor.data
+    return data.data if isinstance(data, ir.ReinterpretView) else data
 
 
 def exprs_of(leaf: Any) -> list[sympy.Expr]:
@@ -80,13 +86,24 @@ def exprs_of(leaf: Any) -> list[sympy.Expr]:
     if isinstance(leaf, sympy.Basic):
         return [replaced(leaf)]
     layout = leaf.get_layout()
-    exprs = (*layout.size, *layout.stride, *_offset_of_many(leaf))
-    return [replaced(e) for e in exprs]
+    exprs = [replaced(e) for e in (*layout.size, *layout.stride)]
+    return exprs + _offset_that_matters(leaf)
 
 
-def _offset_of_many(tensor: ir.IRNode) -> list[sympy.Expr]:
-    """Where a tensor starts, if it matters: one number lies anywhere, such as a seed."""
-    return [tensor.get_layout().offset] if tensor.get_size() else []
+def _offset_that_matters(tensor: ir.IRNode) -> list[sympy.Expr]:
+    """
+    Where a tensor starts, as far as code for it depends on that: at a fixed place, as one
+    layer's part of a cache, its alignment only. One number, such as a seed, lies anywhere.
+    """
+    if not tensor.get_size():
+        return []
+    offset = replaced(tensor.get_layout().offset)
+    if offset.free_symbols:
+        return [offset]
+    return [
+        offset
+        % (GPU_ALIGN_BYTES // math.gcd(GPU_ALIGN_BYTES, tensor.get_dtype().itemsize))
+    ]
 
 
 def layout_text_of(leaf: Any, symbols: SymbolNames) -> str:
@@ -95,7 +112,7 @@ def layout_text_of(leaf: Any, symbols: SymbolNames) -> str:
         return symbols(leaf)
     sizes = ", ".join(map(symbols, leaf.get_size()))
     strides = ", ".join(map(symbols, leaf.get_stride()))
-    offset = ", ".join(map(symbols, _offset_of_many(leaf)))
+    offset = ", ".join(map(symbols, _offset_that_matters(leaf)))
     kind = f"{leaf.get_dtype()} {leaf.get_device()}"
     return f"{kind} [{sizes}] strides [{strides}] from {offset}"
 
