@@ -33,7 +33,7 @@ from .node_kinds import (
 )
 from .plain_bodies import is_generated
 from .region_copies import is_free
-from .region_writes import can_join_as_write, is_write, written_by
+from .region_writes import can_join_as_write, is_given_what_is_written, is_write
 from .settings import fusion_types
 
 
@@ -77,8 +77,8 @@ def can_follow_as_write(
     """Whether a node that writes what the region computes may do so in each branch."""
     if not is_write(node) or "epilogue" not in fusion_types():
         return False
-    others = {member for member in members if not are_of_one_call(member, node)}
-    if reads_from(node, written_by(others)):
+    others = [member for member in members if not are_of_one_call(member, node)]
+    if is_given_what_is_written(node, others):
         return False
     return can_join_as_write(node, members, behind, producers)
 

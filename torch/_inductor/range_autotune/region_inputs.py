@@ -13,12 +13,20 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 import torch
 
 from .memory_layout import share_elements
-from .node_kinds import aliases_of, indexed, is_any_view, is_given, is_number, memory_of
+from .node_kinds import (
+    aliases_of,
+    indexed,
+    is_any_view,
+    is_given,
+    is_number,
+    is_view,
+    memory_of,
+)
 from .write_ops import stands_for_write
 
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
 
 def places_given(graph: torch.fx.Graph) -> dict[int, list[Any]]:
@@ -71,13 +79,23 @@ def views_of_parts(
     views: set[torch.fx.Node] = set()
     left = [memory] if is_given(memory) else []
     for seen in left:  # grows
-        parts = [user for user in seen.users if user in members]
+        parts = [*_seen_in(seen, members)]
         if all(_is_part(part, seen) for part in parts) and not any(
             share_elements(a, b) for a, b in combinations(parts, 2)
         ):
-            views.update(parts)
+            views.update(parts, (part.all_input_nodes[0] for part in parts))
             left += parts
-    return views
+    return views - {memory}
+
+
+def _seen_in(
+    seen: torch.fx.Node, members: Collection[torch.fx.Node]
+) -> Iterator[torch.fx.Node]:
+    """The members that are given a tensor, or an item of a list of views of it."""
+    for user in seen.users:
+        if user in members:
+            is_list = isinstance(user.meta.get("val"), (list, tuple)) and is_view(user)
+            yield from _seen_in(user, members) if is_list else [user]
 
 
 def _is_part(view: torch.fx.Node, seen: torch.fx.Node) -> bool:

@@ -27,6 +27,7 @@ from .joint import joined
 from .node_kinds import (
     has_generated_code,
     indexed,
+    is_any_view,
     is_pointwise,
     is_view,
     memory_of,
@@ -201,6 +202,8 @@ def _ends_region(
     memory = memory_written(node)
     if memory is None or (memory and node in taken):
         return True
+    if is_any_view(node):
+        return False
     return bool(reads_as_before(node, members) & written_by(members))
 
 

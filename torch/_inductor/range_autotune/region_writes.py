@@ -18,7 +18,7 @@ from .in_place import (
     is_write_of_call,
     writes_of_call,
 )
-from .memory_layout import is_in_order, readers_of_elements
+from .memory_layout import is_in_order, readers_of_elements, share_elements
 from .node_kinds import (
     arguments_of,
     has_generated_code,
@@ -150,6 +150,17 @@ def _is_generated(write: torch.fx.Node) -> bool:
 def written_by(nodes: Collection[torch.fx.Node]) -> set[torch.fx.Node]:
     """The memory that nodes of a region write to, see ``memory_of``."""
     return {memory_of(node) for node in nodes if is_write(node)}
+
+
+def is_given_what_is_written(
+    node: torch.fx.Node, members: Collection[torch.fx.Node]
+) -> bool:
+    """Whether a node is given elements, to read or write, that nodes of a region write to."""
+    return any(
+        share_elements(given, write.args[0])  # type: ignore[arg-type]  # a node
+        for write in filter(is_write, members)
+        for given in node.all_input_nodes
+    )
 
 
 def places_of_writes(nodes: Collection[torch.fx.Node]) -> set[torch.fx.Node]:

@@ -23,6 +23,7 @@ from .. import config
 from .dispatched_calls import dispatched_registration, may_depend_on_size
 from .functional_calls import return_what_calls_write
 from .in_place import nodes_of_call, write_in_place, writes_of_call
+from .model_writes import write_places_only
 from .node_kinds import (
     is_gather,
     is_on_user_stream,
@@ -65,6 +66,8 @@ def prepare_calls(gm: torch.fx.GraphModule) -> None:
     follow_redefined_ops(gm)
     return_what_calls_write(gm)
     if config.enable_custom_op_fusion:
+        if any(map(dispatched_registration, gm.graph.nodes)):
+            write_places_only(gm)
         form_regions(gm)
     write_in_place(gm)
 

@@ -1,6 +1,6 @@
 """
-Writes to places of a tensor, of a candidate that computes all of the tensor with these places
-changed, as functionalization has it.
+Writes to places of a tensor, of a candidate or a model that computes all of the tensor with these
+places changed, as functionalization has it.
 """
 
 from __future__ import annotations
@@ -79,19 +79,45 @@ def _writes_places_only(write: torch.fx.Node) -> bool:
     to: Any = write.args[0]
     _find_views_anew(write.graph)
     _write_parts(write)
-    changes = [*_changes(write.args[1])]
-    within = {change: {*_changes_within(change)} for change in changes}
-    if not within or _are_most_of(within, to) or not _starts_at(within, to):
-        return False
-    _compute_before(min(within))
-    if not all(_is_made_in_place(change, within) for change in sorted(within)):
-        return False
-    value: Any = write.args[1]
-    memory = memory_of(to)
-    if memory_of(value) is not memory or not lie_alike(value, memory, to, memory):
+    if not makes_changes_in_place(write, _write_copy):
         return False
     write.args = (to, to)
     return True
+
+
+def makes_changes_in_place(
+    write: torch.fx.Node, put: Any, behind: Collection[torch.fx.Node] = ()
+) -> bool:
+    """
+    Has changes of places that a write copies to a tensor made there, one by one.
+
+    Args:
+        put: the op that replaces what is in a view.
+        behind: nodes that read in that tensor what is written.
+
+    Returns:
+        Whether that is so now, and nothing is left to copy. If not, the graph may be of no use
+        any more.
+
+    Raises:
+        What asking about views raises.
+    """
+    to: Any = write.args[0]
+    memory = memory_of(to)
+    within = {change: {*_changes_within(change)} for change in changes_to(write)}
+    if not within or _are_most_of(within, to) or not _starts_at(within, to):
+        return False
+    for change in sorted(within):
+        _compute_before(change)
+        if not _is_made_in_place(change, within, put, behind):
+            return False
+    value: Any = write.args[1]
+    return memory_of(value) is memory and lie_alike(value, memory, to, memory)
+
+
+def changes_to(write: torch.fx.Node) -> list[torch.fx.Node]:
+    """What has changed places of what a write copies, the last one first."""
+    return [*_changes(write.args[1])]
 
 
 def _find_views_anew(graph: torch.fx.Graph) -> None:
@@ -237,13 +263,17 @@ def _compute_before(change: torch.fx.Node) -> None:
 
 
 def _is_made_in_place(
-    change: torch.fx.Node, within: Mapping[torch.fx.Node, Collection[torch.fx.Node]]
+    change: torch.fx.Node,
+    within: Mapping[torch.fx.Node, Collection[torch.fx.Node]],
+    put: Any,
+    behind: Collection[torch.fx.Node],
 ) -> bool:
     """
     Has a change made in the tensor that it returns with places changed.
 
     Args:
         within: see ``_changes_within``, by change; each is made before.
+        put, behind: see ``makes_changes_in_place``.
     """
     graph, whole = change.graph, change.args[0]
     assert isinstance(whole, torch.fx.Node)
@@ -255,12 +285,12 @@ def _is_made_in_place(
         if any(memory_of(node) is memory for node in given):
             # What is to be there is there, or is to be moved within the tensor.
             is_made = is_put and lie_alike(change.args[1], memory, place, memory)
-        elif within.get(change) or _is_read_later(place, change, within):
+        elif within.get(change) or _is_read_later(place, change, within, behind):
             is_made = False
         elif change.target in _SCATTERS and any(reads_of(memory, given)):
             is_made = False  # maybe in one loop with the write
         elif is_put:
-            written = graph.call_function(_write_copy, (place, change.args[1]))
+            written = graph.call_function(put, (place, change.args[1]))
             written.meta = {**change.meta, "val": place.meta["val"]}
             is_made = True
         else:
@@ -290,10 +320,11 @@ def _is_read_later(
     place: torch.fx.Node,
     change: torch.fx.Node,
     within: Mapping[torch.fx.Node, Collection[torch.fx.Node]],
+    behind: Collection[torch.fx.Node],
 ) -> bool:
     """Whether somebody reads behind a change what was there, but for those it is made for."""
     return any(
-        node > change and change not in within.get(node, ())
+        node > change and node not in behind and change not in within.get(node, ())
         for node in readers_of_elements(place)
     )
 
