@@ -241,6 +241,16 @@ def norm_into_cache(
     cache[at.squeeze(1)] = norm(x, weight) * 0.5
 
 
+def norm_into_parts_of_cache(
+    norm: Callable[..., Tensor], x: Tensor, weight: Tensor, cache: Tensor, at: Tensor
+) -> None:
+    """As keys and values, which one tensor holds."""
+    torch._check(at.shape[0] == x.shape[0])
+    y = norm(x, weight)
+    cache[0][at.squeeze(1)] = y
+    cache[1][at.squeeze(1)] = F.silu(y)
+
+
 def store(
     keys: torch.Tensor, values: torch.Tensor, cache: torch.Tensor, at: torch.Tensor
 ) -> None:
@@ -422,6 +432,18 @@ WORKLOADS = (
             torch.randperm(n, device=DEVICE).unsqueeze(1),
         ),
         around=norm_into_cache,
+    ),
+    Workload(
+        name=f"RMSNorm ({COLUMNS} columns), then rows written to two parts of a cache",
+        ops=(RMS_NORM,),
+        sizes=ROWS,
+        inputs=lambda n: (
+            random(n, COLUMNS),
+            random(COLUMNS),
+            random(2, 2 * ROWS[-1], COLUMNS),
+            torch.randperm(n, device=DEVICE).unsqueeze(1),
+        ),
+        around=norm_into_parts_of_cache,
     ),
     Workload(
         name=f"x and residual become RMSNorm(x + residual) and that sum, in place, then "
