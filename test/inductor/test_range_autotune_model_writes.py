@@ -4,6 +4,8 @@ Tests of ``torch._inductor.range_autotune.model_writes``: what a model with regi
 itself to parts of its inputs.
 """
 
+import re
+
 from test_custom_op_fusion import (
     FusionTestCase,
     kernel_calls,
@@ -56,6 +58,13 @@ def heads(y, cache, places):
     cache.view(2, LENGTH, 2, 4)[0, places, 1] = y[:, :4]
 
 
+def opaque(fn, written, fake=lambda *_: None):
+    """An op that is not registered, and is told the strides of what it is given."""
+    op = torch.library.custom_op(f"writes::{fn.__name__}", fn, mutates_args=written)
+    op.register_fake(fake)
+    return op
+
+
 @instantiate_parametrized_tests
 class TestWrittenInPlace(FusionTestCase):
     @parametrize("write", (rows_of_each, unbound, copied, of_each_row, heads))
@@ -104,6 +113,25 @@ class TestWrittenInPlace(FusionTestCase):
         compiled, code = self.compile(fn, *given(SIZES[0]))
         self.check_values(compiled, fn, given)
         self.assertNotRegex(code, rf"{NEW_MEMORY}\w+\(\((2, )?{LENGTH}")
+
+    def test_what_an_op_reads_then(self):
+        def attend(
+            x: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
+        ) -> torch.Tensor:
+            return x + keys.sum(0) * values.stride(0) + values[3]
+
+        read = opaque(attend, (), lambda x, *_: torch.empty_like(x))
+        op = tuned_op()
+
+        def fn(x, cache, places):
+            y = op(x)
+            rows_of_each(y, cache, places)
+            return read(y, cache[0], cache[1, :, ::2].repeat(1, 2))
+
+        compiled, code = self.compile(fn, *given(SIZES[0]))
+        self.check_values(compiled, fn, given)
+        copies = re.findall(rf"{NEW_MEMORY}\w+\(\((?:2, )?{LENGTH}", code)
+        self.assertEqual(len(copies), 1, msg=code)  # of the repeated columns
 
     def test_where_choices_are_not_fused(self):
         """Nor are the model's own writes touched."""
@@ -158,6 +186,21 @@ class TestKeptAsCopies(FusionTestCase):
             kept = cache[0, 7] * 1
             cache.copy_(state)
             return kept + x
+
+        self.check_values_of(fn)
+
+    def test_state_that_an_op_writes_to(self):
+        def triple(x: torch.Tensor) -> None:
+            x.mul_(3)
+
+        write = opaque(triple, ["x"])
+        op = tuned_op()
+
+        def fn(x, cache, places):
+            state = cache[0].index_put([places], op(x))
+            cache[0].copy_(state)
+            write(state)
+            return state + 1
 
         self.check_values_of(fn)
 

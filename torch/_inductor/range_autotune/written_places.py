@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 import torch
 
+from ..utils import convert_shape_to_inductor
 from .guards import frozen_shapes
 from .memory_layout import lie_alike, readers_of_elements
 from .node_kinds import (
@@ -33,7 +34,7 @@ from .write_ops import AS_VALUES, stands_for_write
 
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
@@ -105,7 +106,9 @@ def makes_changes_in_place(
     to: Any = write.args[0]
     memory = memory_of(to)
     within = {change: {*_changes_within(change)} for change in changes_to(write)}
-    if not within or _are_most_of(within, to) or not _starts_at(within, to):
+    if not within or any(map(writers_of_memory, within)):
+        return False
+    if _are_most_of(within, to) or not _starts_at(within, to):
         return False
     for change in sorted(within):
         _compute_before(change)
@@ -333,16 +336,25 @@ def _is_read_instead(place: torch.fx.Node, node: torch.fx.Node) -> bool:
     """Has a place in memory read where a node with a value of its own is, if it can."""
     _, *views = aliases_of(node)
     readers = users_of_memory(node) - {*views}
-    if not all(map(is_view, views)) or any(map(_knows_strides, readers)):
+    is_op = (isinstance(reader.target, torch._ops.OpOverload) for reader in readers)
+    if not (all(map(is_view, views)) and all(is_op)):
         return False
-    return all(_is_in_memory_of(view, place) for view in read_instead(node, place))
+    before = _strides([node, *views])
+    views = read_instead(node, place)
+    after = _strides([place, *views])
+    is_as_told = before == after or not any(map(_knows_strides, readers))
+    return is_as_told and all(_is_in_memory_of(view, place) for view in views)
 
 
 def _knows_strides(node: torch.fx.Node) -> bool:
-    """Whether a node has been told the strides of what it reads, as Triton kernels are."""
-    is_op = isinstance(node.target, torch._ops.OpOverload)
-    is_told = "eager_input_vals" in node.meta and not stands_for_write(node)
-    return is_told or not is_op
+    """Whether a node has been told the strides of what it reads."""
+    return "eager_input_vals" in node.meta and not stands_for_write(node)
+
+
+def _strides(nodes: Sequence[torch.fx.Node]) -> list[tuple[Any, ...]]:
+    """Symbolic, of each tensor."""
+    values = pytree.tree_leaves([node.meta["val"] for node in nodes])
+    return [tuple(convert_shape_to_inductor(value.stride())) for value in values]
 
 
 def _is_in_memory_of(view: torch.fx.Node, place: torch.fx.Node) -> bool:
