@@ -106,9 +106,7 @@ def makes_changes_in_place(
     to: Any = write.args[0]
     memory = memory_of(to)
     within = {change: {*_changes_within(change)} for change in changes_to(write)}
-    if not within or any(map(writers_of_memory, within)):
-        return False
-    if _are_most_of(within, to) or not _starts_at(within, to):
+    if not within or _are_most_of(within, to) or not _starts_at(within, to):
         return False
     for change in sorted(within):
         _compute_before(change)
