@@ -8,12 +8,10 @@ passes undo that for the rows of a whole input only.
 
 from __future__ import annotations
 
-import logging
 from typing import Any, TYPE_CHECKING
 
 import torch
 
-from .guards import frozen_shapes
 from .memory_layout import share_elements
 from .node_kinds import (
     is_given,
@@ -29,9 +27,7 @@ from .written_places import changes_to, makes_changes_in_place
 
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-log = logging.getLogger("torch._inductor.kernel.custom_op")
+    from collections.abc import Collection, Iterator
 
 _copy_ = torch.ops.aten.copy_.default
 
@@ -45,17 +41,35 @@ def write_places_only(gm: torch.fx.GraphModule) -> None:
     """
     if any(map(is_on_user_stream, gm.graph.nodes)):
         return
-    left = [write.name for write in _writes_of_changes(gm.graph)]
+    left = {write.name for write in _writes_of_changes(gm.graph)}
     while left:
         changed = copied(gm)
-        writes = [w for w in _writes_of_changes(changed.graph) if w.name in left]
-        failed = next((w.name for w in writes if not _is_made_in_place(w)), None)
-        if failed is None:
+        failed = _write_in_place(changed.graph, left)
+        if not failed:
             changed.graph.lint()
             gm.graph = changed.graph
             gm.recompile()
             return
-        left.remove(failed)  # the graph that it has failed in is of no use
+        left -= failed  # the graph that these have failed in is of no use
+
+
+def _write_in_place(graph: torch.fx.Graph, names: Collection[str]) -> set[str]:
+    """
+    Has changes made where some copies put them.
+
+    Args:
+        names: of the copies.
+
+    Returns:
+        Those for which it cannot be; of several to one tensor the first, with which the others
+        may yet be made.
+    """
+    failed: dict[torch.fx.Node, str] = {}
+    for write in [w for w in _writes_of_changes(graph) if w.name in names]:
+        memory = memory_of(write)
+        if memory not in failed and not _is_made_in_place(write):
+            failed[memory] = write.name
+    return {*failed.values()}
 
 
 def _writes_of_changes(graph: torch.fx.Graph) -> Iterator[torch.fx.Node]:
@@ -76,12 +90,7 @@ def _is_made_in_place(write: torch.fx.Node) -> bool:
     if _is_written_by_others(to, min(changes), max([write, *reads_change])):
         return False
     behind = {node for node in readers_of_memory(to) if node >= write} - reads_change
-    try:
-        with frozen_shapes():
-            if not makes_changes_in_place(write, _copy_, {write, *behind}):
-                return False
-    except Exception as e:
-        log.debug("Not only places of %s are written: %s", to, e)
+    if not makes_changes_in_place(write, _copy_, {write, *behind}):
         return False
     write.replace_all_uses_with(to)
     write.graph.erase_node(write)

@@ -6,11 +6,13 @@ places changed, as functionalization has it.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
-from typing import Any, TYPE_CHECKING
+from typing import Any, Concatenate, TYPE_CHECKING
 
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils import _pytree as pytree
+from typing_extensions import ParamSpec
 
 import torch
 
@@ -34,7 +36,7 @@ from .write_ops import AS_VALUES, stands_for_write
 
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
@@ -55,7 +57,27 @@ _VIEWS = {
     _aten.select_scatter.default: _aten.select.int,
 }
 
+_P = ParamSpec("_P")
 
+
+def _where_it_can_be_told(
+    change: Callable[Concatenate[torch.fx.Node, _P], bool],
+) -> Callable[Concatenate[torch.fx.Node, _P], bool]:
+    """False where what changes a write raises what asking about views does, or would guard."""
+
+    @functools.wraps(change)
+    def attempt(write: torch.fx.Node, *args: _P.args, **kwargs: _P.kwargs) -> bool:
+        try:
+            with frozen_shapes():
+                return change(write, *args, **kwargs)
+        except Exception as e:
+            log.debug("Not only places of %s are written: %s", write.args[0], e)
+            return False
+
+    return attempt
+
+
+@_where_it_can_be_told
 def writes_places_only(write: torch.fx.Node) -> bool:
     """
     Has what is computed for some places of a tensor written there, where all of it, with these
@@ -67,16 +89,6 @@ def writes_places_only(write: torch.fx.Node) -> bool:
     Returns:
         Whether that is so now. If not, the graph may be of no use any more.
     """
-    try:
-        with frozen_shapes():
-            return _writes_places_only(write)
-    except Exception as e:
-        log.debug("Not only places of %s are written: %s", write.args[0], e)
-        return False
-
-
-def _writes_places_only(write: torch.fx.Node) -> bool:
-    """See ``writes_places_only``; also raises what asking about views raises."""
     to: Any = write.args[0]
     _find_views_anew(write.graph)
     _write_parts(write)
@@ -86,6 +98,7 @@ def _writes_places_only(write: torch.fx.Node) -> bool:
     return True
 
 
+@_where_it_can_be_told
 def makes_changes_in_place(
     write: torch.fx.Node, put: Any, behind: Collection[torch.fx.Node] = ()
 ) -> bool:
@@ -99,9 +112,6 @@ def makes_changes_in_place(
     Returns:
         Whether that is so now, and nothing is left to copy. If not, the graph may be of no use
         any more.
-
-    Raises:
-        What asking about views raises.
     """
     to: Any = write.args[0]
     memory = memory_of(to)
