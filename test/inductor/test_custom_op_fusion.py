@@ -988,6 +988,48 @@ class TestLegality(FusionTestCase):
         regions.form_regions(gm)
         self.assertIn("autotuned_region_0", str(gm.graph))
 
+    def test_calls_whose_results_are_read_together(self):
+        """As norms of queries and of keys, where what follows reads both."""
+        op, other = tuned_op(), tuned_op()
+
+        def added(x):
+            return op(x).sin() + other(x.cos()).cos()
+
+        names = ["op", "sin", "cos", "op", "cos", "add"]
+        self.assertEqual(self.joined(added, rows(4), op=op), names)
+
+        def in_a_tree(x):
+            return op(added(x)) * added(x.neg())
+
+        names = [*names, "op", "neg", *names, "mul"]
+        self.assertEqual(self.joined(in_a_tree, rows(4), op=op), names)
+
+        def one_depends_on_a_sum_of_the_other(x):
+            y = op(x)
+            return y.sin() + other(x.cos() + y.sum(0))
+
+        self.assertEqual(
+            self.joined(one_depends_on_a_sum_of_the_other, rows(4), op=op),
+            ["op", "sin"],
+        )
+
+        def of_another_size(x, y):
+            return op(x)[:1] + other(y)[:1]
+
+        names = self.joined(of_another_size, rows(4), rows(5), op=op)
+        self.assertEqual(names.count("op"), 1)
+        with config.patch(custom_op_fusion_types=["epilogue", "prologue"]):
+            names = self.joined(added, rows(4), op=op)
+        self.assertEqual(names, ["op", "sin", "cos", "add"])
+
+    def test_calls_whose_results_are_read_together_become_one_dispatch(self):
+        first, second = tuned_op(), tuned_op()
+
+        def fn(x, gate):
+            return first(x).sin() * gate + second(gate.cos()) * x
+
+        self.check(fn, lambda n: (rows(n), rows(n).cos()), kernels=1)
+
     def test_calls_that_do_not_read_each_other_stay_apart(self):
         op = tuned_op()
         self.assertEqual(

@@ -109,6 +109,14 @@ def normalize_blocks(x, residual):
     x.copy_(residual / (blocks[0] + blocks[1] + 1))
 
 
+def halve_(x: torch.Tensor) -> None:
+    x.div_(x.abs().sum(-1, keepdim=True) + 1)
+
+
+def halve_out(x):
+    torch.div(x, 1 + x.abs().sum(-1, keepdim=True), out=x)
+
+
 class InPlaceTestCase(AutotuneTestCase):
     def check(
         self,
@@ -353,7 +361,7 @@ class TestInPlace(InPlaceTestCase):
                 x = x.cumsum(-1)
                 op(x, cache[layer, 0], cache[layer, 1], places)
                 x = x + cache[layer, 1, :1]
-            return x + cache[1, 0, 5]
+            return x.cumsum(-1) + cache[1, 0, 5]
 
         def make(n):
             places = torch.arange(n, device=DEVICE).flip(0)
@@ -488,6 +496,83 @@ class TestInPlace(InPlaceTestCase):
         code = self.check(fn, lambda n: [ramp(n, 4), weight], winner, dims=((0, 0),))
         if winner == -1:  # neither heads nor the product are copied
             self.assertEqual(code.count(NEW_MEMORY), 3)
+
+    @parametrize("winner", (-1, 0))
+    def test_computed_memory_of_which_another_view_is_copied(self, winner):
+        """What computes it is one buffer for all of its views."""
+        op = tuned(halve_, ["x"], halve_out)
+
+        def fn(x, weight):
+            product = x @ weight
+            product.view(-1, 3, 4)[:, 0].copy_(product[:, 4:8].sin())
+            op(product[:, 4:8])
+            low = product.view(-1, 3, 4)[:, 0].exp()
+            op(product)
+            return low, product[:, 2:6] * 1
+
+        self.check(
+            fn, lambda n: [ramp(n, 8) / 99, ramp(8, 12) / 9], winner, dims=[(0, 0)]
+        )
+
+    def norm_and_turn(self):
+        def turn_(x: torch.Tensor, k: torch.Tensor, by: torch.Tensor) -> None:
+            x.copy_(x.flip(-1) * by)
+            k.copy_(k.flip(-1) * by)
+
+        def turned(x, k, by):
+            x.copy_(by * x.flip(-1))
+            k.copy_(by * k.flip(-1))
+
+        norm, turn = tuned(halve_, ["x"], halve_out), tuned(turn_, ["x", "k"], turned)
+
+        def fn(heads, by):
+            q, k, _ = heads.split([16, 8, 8], -1)
+            q, k = q.view(-1, 4, 4), k.view(-1, 2, 4)
+            norm(q)
+            norm(k)
+            turn(q, k, by)
+
+        return fn
+
+    @parametrize("winner", WINNERS)
+    def test_norms_of_heads_that_are_turned_then(self, winner):
+        """Three calls on two parts of a product."""
+        norm_and_turn = self.norm_and_turn()
+
+        def fn(x, weight, by):
+            torch._check(x.shape[0] == by.shape[0])
+            product = x @ weight
+            norm_and_turn(product, by)
+            return product.sin(), product[:, 16:24]
+
+        def make(n):
+            weight = ramp(8, 32) / 256 - 0.5
+            return [ramp(n, 8) / (8 * n), weight, ramp(n, 1, 1) / n]
+
+        code = self.check(fn, make, winner, dims=((0, 0), (2, 0)))
+        if winner == -1:
+            calls = re.findall(r"torch\.ops\.in_place\.op\d+\.default\((.+)\)", code)
+            tensor = r"reinterpret_tensor\(.+?\), \d+\)"
+            q, k, turned = (re.findall(tensor, call) for call in calls)
+            self.assertEqual(q + k, turned, msg=code)
+        elif winner == 0:
+            self.assertNotRegex(code, r"in_place[.:]+op\d")
+            if not HAS_GPU:  # which has loops of another size in a kernel of their own
+                self.assertEqual(code.count(KERNEL), 1, msg=code)
+        else:
+            # From a size on the first two by their implementation, and the last one itself.
+            self.assertEqual(len(re.findall(r"_args = \[", code)), 1)
+            tensor = r"reinterpret_tensor\((\w+)_input_0, .+tensor\(\1_input_0,"
+            self.assertRegex(code, rf"\.op\d+\.default\({tensor}")
+            self.assertNotRegex(code, r"fused_\w*_copy_\d")
+
+    def test_norms_of_heads_of_one_size_that_are_turned_then(self):
+        """They are not decided together, and each is where the ones before have written."""
+        fn = self.norm_and_turn()
+        make = lambda n: [ramp(n, 32) / (32 * n), ramp(n, 1, 1) / n]  # noqa: E731
+        with self.assertNoLogs(LOGGER, "WARNING"):
+            code = self.check(fn, make, sizes=(128,), dims=())
+        self.assertNotRegex(code, r"in_place[.:]+op\d")
 
     def test_not_parts_that_overlap(self):
         def shift_(x: torch.Tensor, y: torch.Tensor) -> None:

@@ -135,6 +135,17 @@ class TestJoint(OpTestCase):
         self.assertEqual(joint.name, "a + b + c")
         self.assertEqual(joint.contest.candidates[0].name, "a + b + c")
 
+    def test_one_op_takes_one_implementation_where_there_are_many(self):
+        """Each its own where that is few combinations."""
+        op, other = self.registered("abc", [(0, 8)]), self.registered("d", [(0, 8)])
+        self.assertEqual(len(joined([op, op]).contest.candidates), 15)
+        self.assertTrue(can_join([op, other, op]))
+        parts = [c.parts for c in joined([op, other, op]).contest.candidates]
+        self.assertEqual(len(parts), 7)
+        self.assertTrue(all(first is third for first, _, third in parts))
+        different = self.registered("efg", [(0, 8)])
+        self.assertFalse(can_join([op, other, different]))
+
     def test_sizes_to_measure_at(self):
         joint = joined(
             [

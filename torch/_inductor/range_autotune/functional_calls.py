@@ -26,7 +26,7 @@ from ..lowering import lowerings
 from .decomposed_ops import LoweringByDecomposition
 from .errors import NotTunable
 from .functional_variants import results_of, UNWRITTEN, values_written, variant_of
-from .memory_layout import is_row_major, share_elements
+from .memory_layout import is_row_major, share_elements, views_alike
 from .node_kinds import (
     aliases_of,
     arguments_of,
@@ -38,6 +38,7 @@ from .node_kinds import (
     memory_of,
     memory_written,
     shares_memory,
+    tensors_written,
     users_of_memory,
 )
 from .settings import fusion_types
@@ -224,22 +225,31 @@ def _write_behind(
     call: torch.fx.Node, to: torch.fx.Node, value: torch.fx.Node
 ) -> torch.fx.Node:
     """A node in front of a call that copies a value to a tensor."""
+    # Inductor may compute what is viewed anew for each view, which then are not one memory.
+    memory_of(to).meta["inductor_realize_to_strides"] = True
     write = call.graph.call_function(_aten.copy_.default, (to, value))
     write.meta = {"val": to.meta["val"]}
     return write
 
 
 def _read_behind(write: torch.fx.Node) -> None:
-    """Has those behind a write, up to the next one, who read what it writes to read its result."""
+    """
+    Has those behind a write, up to the next one to the same elements, who read these read its
+    result.
+    """
     to: Any = write.args[0]
-    memory = memory_of(to)
+    same = views_alike(to)
     node = write.next
     while node.op != "root":
-        written = memory_written(node)
-        if written is None or memory in written:
-            return
-        node.replace_input_with(to, write)
+        if memory_written(node) is None or any(
+            share_elements(other, to) for other in tensors_written(node)
+        ):
+            break
+        for view in same - {node}:
+            node.replace_input_with(view, write)
         node = node.next
+    for view in same - {to}:
+        _erase_unread(view)
 
 
 def _given_for(write: _Write) -> torch.fx.Node:

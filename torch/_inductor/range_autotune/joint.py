@@ -22,9 +22,10 @@ from .stale_code import registration_of
 
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-# Every combination is compiled and measured: four each of two ops, themselves included.
+# Every combination is compiled and measured: four each of two ops, themselves included. Where
+# there would be more, calls of one op take the same implementation.
 _MOST_COMBINATIONS = 16
 _joined: dict[tuple[int, ...], Registration] = {}
 
@@ -43,7 +44,31 @@ def can_join(registrations: Sequence[Registration]) -> bool:
     patches = [c.config_patches for r in registrations for c in _registered(r)]
     if any(p != patches[0] for p in patches):
         return False
-    return math.prod(map(len, map(_choices, registrations))) <= _MOST_COMBINATIONS
+    return _count(_different(registrations)) <= _MOST_COMBINATIONS
+
+
+def _count(registrations: Iterable[Registration]) -> int:
+    """Of combinations, if each may take another implementation."""
+    return math.prod(len(_choices(registration)) for registration in registrations)
+
+
+def _different(registrations: Iterable[Registration]) -> list[Registration]:
+    return [
+        *{id(registration): registration for registration in registrations}.values()
+    ]
+
+
+def _combinations(
+    registrations: Sequence[Registration],
+) -> Iterator[tuple[Candidate, ...]]:
+    """What each may take, at the same time."""
+    if _count(registrations) <= _MOST_COMBINATIONS:
+        yield from itertools.product(*map(_choices, registrations))
+        return
+    different = _different(registrations)
+    for parts in itertools.product(*map(_choices, different)):
+        of_each = dict(zip(map(id, different), parts))
+        yield tuple(of_each[id(registration)] for registration in registrations)
 
 
 def _how_measured(options: TuningOptions) -> TuningOptions:
@@ -89,7 +114,7 @@ def _drop_replaced() -> None:
 def _join(registrations: Sequence[Registration]) -> Registration:
     candidates = tuple(
         _combination(parts)
-        for parts in itertools.product(*map(_choices, registrations))
+        for parts in _combinations(registrations)
         if any(part is not FALLBACK for part in parts)
     )
     first = registrations[0]

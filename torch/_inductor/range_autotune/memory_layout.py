@@ -6,15 +6,15 @@ from typing import Any, TYPE_CHECKING
 
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
+import torch
+
 from ..utils import convert_shape_to_inductor
 from .meeting_places import can_meet
-from .node_kinds import memory_of, readers_of_memory
+from .node_kinds import is_any_view, memory_of, readers_of_memory
 
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    import torch
 
 
 def share_elements(a: torch.fx.Node, b: torch.fx.Node) -> bool:
@@ -87,6 +87,16 @@ def is_in_order(tensor: torch.Tensor) -> bool:
     )
 
 
+def are_of_one_shape(a: torch.fx.Node, b: torch.fx.Node) -> bool:
+    """Whether tensors are of one dtype and have the same sizes."""
+    one, other = a.meta["val"], b.meta["val"]
+    return (
+        one.dtype == other.dtype
+        and len(one.shape) == len(other.shape)
+        and all(statically_known_true(a == b) for a, b in zip(one.shape, other.shape))
+    )
+
+
 def lie_alike(view: Any, whole: Any, other: Any, other_whole: Any) -> bool:
     """
     Whether values lie in two tensors, or in views of one, in the same way, and those are laid
@@ -102,3 +112,22 @@ def lie_alike(view: Any, whole: Any, other: Any, other_whole: Any) -> bool:
     return len(layouts[0]) == len(layouts[1]) and all(
         statically_known_true(a == b) for a, b in zip(*layouts)
     )
+
+
+def views_alike(view: torch.fx.Node) -> set[torch.fx.Node]:
+    """A view of some memory, and all others by which the same elements are known, as they are."""
+    memory = memory_of(view)
+    return {view} | {
+        other
+        for other in _views_of(memory)
+        if are_of_one_shape(other, view) and lie_alike(other, memory, view, memory)
+    }
+
+
+def _views_of(value: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    """A tensor and the views of it."""
+    if isinstance(value.meta["val"], torch.Tensor):
+        yield value
+    for user in filter(is_any_view, value.users):
+        if user.all_input_nodes[0] is value:
+            yield from _views_of(user)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import dataclasses
 import enum
 import operator
-from typing import TYPE_CHECKING
+from typing import Any, TYPE_CHECKING
 
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from .dispatched_calls import (
     can_have_neighbours,
+    dispatched_registration,
     made_by_user,
     registration_of_call,
     results_of,
 )
+from .in_place import writes_of_call
 from .joining import (
     can_follow,
     can_follow_as_call,
@@ -42,6 +44,7 @@ from .region_writes import (
     keeps_order_of_writes,
     places_of_writes,
     reads_as_before,
+    reads_what_is_written,
     views_of_written,
     writes_between,
     writes_in_order_of_reads,
@@ -89,7 +92,11 @@ class SubgraphBoundaryInfo:
     nodes: tuple[torch.fx.Node, ...]
 
 
-def find_region(call: torch.fx.Node, taken: set[torch.fx.Node]) -> SubgraphBoundaryInfo:
+def find_region(
+    call: torch.fx.Node,
+    taken: set[torch.fx.Node],
+    others: Collection[torch.fx.Node] = (),
+) -> SubgraphBoundaryInfo:
     """
     The largest set of neighbours that may join a call.
 
@@ -98,26 +105,29 @@ def find_region(call: torch.fx.Node, taken: set[torch.fx.Node]) -> SubgraphBound
 
     Args:
         taken: nodes that stay outside, such as those of other regions.
+        others: calls behind that one which may be decided together with it, too.
     """
     if not can_have_neighbours(call):
         return SubgraphBoundaryInfo(registration_of_call(call), (call,), (call,))
     order = {node: i for i, node in enumerate(call.graph.nodes)}
-    calls, members = _with_epilogue(call, taken, order)
+    calls, members = _with_epilogue(call, others, taken, order)
     if "prologue" in fusion_types():
         epilogue = {*members}
         _add_producers(members, calls, taken, order)
         producers = members.keys() - epilogue
         if any(is_write(user) for producer in producers for user in producer.users):
-            calls, members = _with_epilogue(call, taken, order, producers)
+            calls, members = _with_epilogue(call, others, taken, order, producers)
             _add_producers(members, calls, taken, order)
+    beside = _calls_beside(members, calls, taken, order)
+    if not beside.issubset(others):
+        return find_region(call, taken, beside.union(others))
     views = views_of_written(members)
     nodes = sorted({*members, *(views or ())}, key=order.__getitem__)
     knows_all = views is not None and not views & taken
     if not (
         knows_all and keeps_order_of_writes(nodes) and writes_in_order_of_reads(nodes)
     ):
-        without = [write for write in writes_between(nodes) if write not in taken]
-        return find_region(call, {*taken, without[-1]})
+        return find_region(call, {*taken, _in_the_way(nodes, calls, taken)}, others)
     return SubgraphBoundaryInfo(
         joined([registration_of_call(c) for c in calls]),
         tuple(calls),
@@ -125,8 +135,49 @@ def find_region(call: torch.fx.Node, taken: set[torch.fx.Node]) -> SubgraphBound
     )
 
 
+def _in_the_way(
+    nodes: Sequence[torch.fx.Node],
+    calls: Sequence[torch.fx.Node],
+    taken: Collection[torch.fx.Node],
+) -> torch.fx.Node:
+    """What to leave out of a region that cannot be: the last write, or the call that writes it."""
+    write = [write for write in writes_between(nodes) if write not in taken][-1]
+    of_calls = (call for call in calls[1:] if write in writes_of_call(call))
+    return next(of_calls, write)
+
+
+def _calls_beside(
+    members: Collection[torch.fx.Node],
+    calls: Sequence[torch.fx.Node],
+    taken: Collection[torch.fx.Node],
+    order: Mapping[torch.fx.Node, int],
+) -> set[torch.fx.Node]:
+    """
+    The calls behind the first one that the region reads, and that may be decided together with
+    those in it: such as a norm of keys where a rotary embedding follows that and one of queries.
+    """
+    found: set[torch.fx.Node] = set()
+    for node in members:
+        for read in node.all_input_nodes:
+            source = _source_of(read)
+            is_behind = order.get(source, -1) > order[calls[0]]
+            if not is_behind or source in members or source in taken:
+                continue
+            if can_follow_as_call(source, [*calls, *found]):
+                found.add(source)
+    return found
+
+
+def _source_of(value: Any) -> torch.fx.Node:
+    """The node that has computed a value, of which that may be a view or a part."""
+    while is_any_view(value) or value.target is operator.getitem or is_write(value):
+        value = value.args[1] if is_write(value) else value.all_input_nodes[0]
+    return value
+
+
 def _with_epilogue(
     call: torch.fx.Node,
+    others: Collection[torch.fx.Node],
     taken: set[torch.fx.Node],
     order: Mapping[torch.fx.Node, int],
     producers: Collection[torch.fx.Node] = (),
@@ -135,6 +186,7 @@ def _with_epilogue(
     The call and the work on its result, as far as it is pointwise or such a call again.
 
     Args:
+        others: see ``find_region``.
         order: of the graph.
         producers: in front of the call, of what may be written behind it.
 
@@ -145,7 +197,7 @@ def _with_epilogue(
     # Nodes outside that depend on the region: what reads them cannot be inside.
     behind: set[torch.fx.Node] = set()
     # Nothing behind it reads the region or the producers.
-    last = _last_reader([call, *producers], order)
+    last = _last_reader([call, *others, *producers], order)
     node = call.next
     while order[node] <= last and node.op != "output" and not _is_full(members, node):
         writes = node not in taken and can_follow_as_write(
@@ -160,7 +212,7 @@ def _with_epilogue(
             members[node] = steps
         elif any(i in behind for i in inputs) or (reads and node in taken):
             behind.add(node)
-        elif reads and can_follow_as_call(node, calls):
+        elif (reads or node in others) and can_follow_as_call(node, calls):
             calls.append(node)
             members[node] = 0
         elif reads and steps <= most_steps() and can_follow(node, calls, members):
@@ -197,13 +249,16 @@ def _ends_region(
 ) -> bool:
     """
     Whether nothing behind a node may join: it writes to who knows what, or where that is in
-    the way; or it reads what the region has written.
+    the way; or it reads what the region has written, or unless it is a call or what that
+    writes, something in the same memory.
     """
     memory = memory_written(node)
     if memory is None or (memory and node in taken):
         return True
     if is_any_view(node):
         return False
+    if dispatched_registration(node) or is_write(node):
+        return reads_what_is_written(node, members)
     return bool(reads_as_before(node, members) & written_by(members))
 
 

@@ -18,7 +18,12 @@ from .in_place import (
     is_write_of_call,
     writes_of_call,
 )
-from .memory_layout import is_in_order, readers_of_elements, share_elements
+from .memory_layout import (
+    are_of_one_shape,
+    is_in_order,
+    readers_of_elements,
+    share_elements,
+)
 from .node_kinds import (
     arguments_of,
     has_generated_code,
@@ -38,10 +43,11 @@ from .write_ops import AS_VALUES, stands_for_write
 
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
 # In the metadata of writes.
 _IS_UNREAD = "custom_op_unread"
+_IS_BY_OP = "custom_op_by_op"
 
 
 def is_write(node: torch.fx.Node) -> bool:
@@ -69,12 +75,17 @@ def can_join_as_write(
     places = places_of_writes([node])
     return (
         (value in members or value in producers)
-        and (is_to_given(node) or is_write_of_call(node))
+        and (is_to_given(node) or is_write_of_call(node) or _IS_BY_OP in node.meta)
         and memory_of(to) not in members
         and to.meta["val"].device == value.meta["val"].device
         and not any(read in members or read in behind for read in places)
         and _has_shape_of_places(node)
     )
+
+
+def mark_by_op(write: torch.fx.Node) -> None:
+    """Marks a write as one of a call that reads a value where its op reads what it writes to."""
+    write.meta[_IS_BY_OP] = True
 
 
 def reads_as_before(
@@ -156,10 +167,25 @@ def is_given_what_is_written(
     node: torch.fx.Node, members: Collection[torch.fx.Node]
 ) -> bool:
     """Whether a node is given elements, to read or write, that nodes of a region write to."""
+    return any(_is_written(given, members) for given in node.all_input_nodes)
+
+
+def reads_what_is_written(
+    node: torch.fx.Node, members: Collection[torch.fx.Node]
+) -> bool:
+    """Whether a node is given such elements but as values, see ``reads_as_before``."""
     return any(
-        share_elements(given, write.args[0])  # type: ignore[arg-type]  # a node
-        for write in filter(is_write, members)
+        _is_written(given, members)
         for given in node.all_input_nodes
+        if not _is_value(given, members)
+    )
+
+
+def _is_written(view: torch.fx.Node, members: Collection[torch.fx.Node]) -> bool:
+    """Whether nodes of a region write to elements of a view."""
+    return any(
+        share_elements(view, write.args[0])  # type: ignore[arg-type]  # a node
+        for write in filter(is_write, members)
     )
 
 
@@ -227,11 +253,12 @@ def keeps_order_of_writes(nodes: Sequence[torch.fx.Node]) -> bool:
     """
     members = set(nodes)
     own = written_by(nodes)
+    others_have = _views_of_given(nodes)
     written: set[torch.fx.Node] = set()
     read: set[torch.fx.Node] = set()
     behind: set[torch.fx.Node] = set()
     for node in _between(nodes[0], nodes[-1]):
-        given = node.all_input_nodes
+        given = {*node.all_input_nodes} - others_have
         memory = set() if is_any_view(node) else reads_as_before(node, members)
         if node in members:
             read |= memory
@@ -248,6 +275,18 @@ def keeps_order_of_writes(nodes: Sequence[torch.fx.Node]) -> bool:
         elif memory & written or (memory_written(node) or set()) & read:
             return False
     return True
+
+
+def _views_of_given(nodes: Iterable[torch.fx.Node]) -> set[torch.fx.Node]:
+    """
+    The views, among nodes in the order of the graph, of what the others have not computed: who
+    else reads one can have it for itself.
+    """
+    members, found = {*nodes}, set()
+    for node in nodes:
+        if is_any_view(node) and found.issuperset(members & {*node.all_input_nodes}):
+            found.add(node)
+    return found
 
 
 def writes_in_order_of_reads(nodes: Collection[torch.fx.Node]) -> bool:
@@ -345,7 +384,9 @@ def writes_as_values(graph: torch.fx.Graph) -> None:
             arguments = tuple(given.values())[: len(op._schema.arguments)]
             value = graph.call_function(op, arguments)
         if write.meta.get(_IS_UNREAD):
-            value.kwargs = {"unread": True}
+            value.update_kwarg("unread", True)
+        if write.meta.get(_IS_BY_OP):
+            value.update_kwarg("by_op", True)
         value.meta = {**write.meta, "val": given["self"].meta["val"]}
         if writes_value_as_it_is(write):
             write.replace_all_uses_with(
@@ -378,11 +419,4 @@ def values_as_writes(graph: torch.fx.Graph) -> None:
 
 def writes_value_as_it_is(write: torch.fx.Node) -> bool:
     """Whether what is read where it has written is the value, neither cast nor broadcast."""
-    if not is_copy_to(write):
-        return False
-    to, value = (node.meta["val"] for node in write.args[:2])  # type: ignore[union-attr]  # nodes
-    return (
-        to.dtype == value.dtype
-        and len(to.shape) == len(value.shape)
-        and all(statically_known_true(a == b) for a, b in zip(to.shape, value.shape))
-    )
+    return is_copy_to(write) and are_of_one_shape(*write.args[:2])  # type: ignore[arg-type]  # nodes

@@ -93,10 +93,13 @@ def form_regions(gm: torch.fx.GraphModule, reach: Reach = Reach.WIDE) -> bool:
             continue
         region = _find_whole(call, taken.union(outside))
         if region and len(region.nodes) > 1 and _is_read(region.nodes):
+            behind = read_writes_at_source(region.nodes)
             nodes = tuple(with_copies(region.nodes))
             region = dataclasses.replace(region, nodes=nodes)
             taken.update(region.nodes)
-            _replace(gm, region, f"autotuned_region_{number}", reach)
+            _replace(gm, region, behind, f"autotuned_region_{number}", reach)
+        else:
+            read_writes_at_source(writes_of_call(call))
     if taken:
         gm.graph.lint()
         gm.recompile()
@@ -161,11 +164,19 @@ def _needs_wide(node: torch.fx.Node) -> bool:
 
 
 def _replace(
-    gm: torch.fx.GraphModule, region: SubgraphBoundaryInfo, name: str, reach: Reach
+    gm: torch.fx.GraphModule,
+    region: SubgraphBoundaryInfo,
+    behind: set[torch.fx.Node],
+    name: str,
+    reach: Reach,
 ) -> None:
-    """Puts one node in the place of a region's nodes."""
+    """
+    Puts one node in the place of a region's nodes.
+
+    Args:
+        behind: other nodes that are to stay behind these.
+    """
     nodes = list(region.nodes)
-    behind = read_writes_at_source(nodes)
     mark_unread(nodes)
     _give_seeds(nodes)
     before = nodes[0].prev

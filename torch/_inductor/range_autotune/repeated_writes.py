@@ -15,15 +15,15 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 import torch
 
-from .in_place import copies_of, parts_written
+from .in_place import copies_of, is_write_of_call, parts_written
 from .memory_layout import lie_alike, readers_of_elements, share_elements
-from .node_kinds import aliases_of, memory_of, users_of_memory
-from .region_writes import is_to_given, writes_value_as_it_is
+from .node_kinds import aliases_of, is_any_view, is_view, memory_of, users_of_memory
+from .region_writes import is_to_given, mark_by_op, writes_value_as_it_is
 from .write_ops import stands_for_write
 
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Iterator
 
 _copy_ = torch.ops.aten.copy_.default
 
@@ -82,8 +82,8 @@ def _may_become_value(write: torch.fx.Node) -> bool:
 
 
 def _is_over(write: torch.fx.Node, earlier: torch.fx.Node) -> bool:
-    """Whether a write is to the same elements as one before, and needs no call to be of."""
-    if not (earlier < write and is_to_given(write)):
+    """Whether a write that a region may do is to the same elements as one before."""
+    if not (earlier < write and (is_to_given(write) or is_write_of_call(write))):
         return False
     to, earlier_to = write.args[0], earlier.args[0]
     memory = memory_of(write)
@@ -96,18 +96,25 @@ def _is_read_as_value(write: torch.fx.Node, until: torch.fx.Node) -> bool:
     nothing behind reads it where it is between them.
     """
     to: Any = write.args[0]
-    own = {to, *aliases_of(write)}
-    views = {view for view in own - {to, write} if view < until}
+    views = [view for view in _views_of_shape(write) if view < until]
+    own = {to, write, *views}
     others = {
         read
         for user in users_of_memory(memory_of(write))
-        if write < user < until
+        if write < user < until and not is_any_view(user)
         for read in user.all_input_nodes
         if read not in own
     }
     return not any(share_elements(read, to) for read in others) and not any(
         user > until for view in views for user in view.users
     )
+
+
+def _views_of_shape(value: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    """The views of a value that would be the same ones however that is laid out."""
+    for user in filter(is_view, value.users):
+        yield user
+        yield from _views_of_shape(user)
 
 
 def _drop(write: torch.fx.Node, over: torch.fx.Node) -> None:
@@ -118,6 +125,7 @@ def _drop(write: torch.fx.Node, over: torch.fx.Node) -> None:
     write.replace_all_uses_with(value, lambda user: user < over)
     write.replace_all_uses_with(to)
     write.graph.erase_node(write)
+    mark_by_op(over)
 
 
 def write_again(graph: torch.fx.Graph) -> None:

@@ -9,7 +9,7 @@ from typing import Any, TYPE_CHECKING
 
 import torch
 
-from .memory_layout import lie_alike, share_elements
+from .memory_layout import are_of_one_shape, lie_alike, share_elements
 from .node_kinds import (
     has_effects_as_lowered,
     is_any_view,
@@ -36,7 +36,8 @@ def without_copies(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """
     A candidate's graph as it is lowered. Where it makes a copy of what its region writes to,
     writes to that, or to some places of it, and copies it back, it writes in place, unless
-    what was there is read behind that. It makes no copy of a copy to write to.
+    what was there is read behind that; so it does where an op that writes there in eager mode is
+    given a copy of what another one has computed. It makes no copy of a copy to write to.
     """
     if not any(stands_for_write(n) or n.target in _CLONES for n in gm.graph.nodes):
         return gm
@@ -125,19 +126,34 @@ def _write_copies_in_place(writes: Sequence[torch.fx.Node]) -> None:
         if any(node >= first for node in readers_of_memory(memory)):
             continue
         for write, copy in of_memory.items():
-            write.args = (write.args[0], write.args[0])
-            _read_instead(copy, copy.args[0])
+            to, source = write.args[0], copy.args[0]
+            write.args = (to, to)
+            if memory_of(source) is memory:
+                _read_instead(copy, source)
+                continue
+            with write.graph.inserting_before(min(writers_of_memory(copy))):
+                put = write.graph.call_function(AS_VALUES[_copy_], (to, source))
+            put.meta = {**write.meta}
+            _read_instead(copy, to)
 
 
 def _copy_that_is_written(write: torch.fx.Node) -> Any:
-    """The copy of what is written to, that ops write to and this copies back; None if none."""
-    to, value = write.args
-    copy = memory_of(value)  # type: ignore[arg-type]  # a node
-    is_copy = copy.target in _CLONES and memory_of(copy.args[0]) is memory_of(to)  # type: ignore[arg-type]  # nodes
-    if not (is_copy and any(writers_of_memory(copy))):
+    """
+    The copy that ops write to and this copies there, of what was there or of what else ops write
+    to there in eager mode; None if none.
+    """
+    to: Any = write.args[0]
+    value: Any = write.args[1]
+    copy = memory_of(value)
+    if not (copy.target in _CLONES and any(writers_of_memory(copy))):
         return None
-    is_same = value is copy and copy.args[0] is to and not _are_strides_told(copy)
-    return copy if is_same or lie_alike(value, copy, to, copy.args[0]) else None
+    is_whole = value is copy and not _are_strides_told(copy)
+    source: Any = copy.args[0]
+    if memory_of(source) is not memory_of(to):
+        is_by_op = is_whole and write.kwargs.get("by_op")
+        return copy if is_by_op and are_of_one_shape(copy, to) else None
+    is_same = is_whole and source is to
+    return copy if is_same or lie_alike(value, copy, to, source) else None
 
 
 def _are_strides_told(node: torch.fx.Node) -> bool:

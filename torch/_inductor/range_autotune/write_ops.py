@@ -4,7 +4,8 @@ updated in place.
 
 To tracers and graph passes they are ops as any other, without side effects, whose results
 stand for what was written to; where they are lowered or called, they write. ``unread`` is
-what nobody reads behind the region: where a value is copied there, that is left out.
+what nobody reads behind the region: where a value is copied there, that is left out. ``by_op``
+is what an op that is tuned has written there, and not to memory of its own, in eager mode.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 WRITE_NAMESPACE = "inductor_write"
 _aten = torch.ops.aten
 _library = torch.library.Library(WRITE_NAMESPACE, "DEF")
-_library.define("copy(Tensor to, Tensor value, *, bool unread=False) -> Tensor")
+_library.define(
+    "copy(Tensor to, Tensor value, *, bool unread=False, bool by_op=False) -> Tensor"
+)
 _library.define("index_put(Tensor to, Tensor?[] indices, Tensor value) -> Tensor")
 _library.define("own(Tensor value) -> Tensor")
 # What a candidate is given to write to in the place of an argument: a copy that lies as that.
@@ -35,7 +38,7 @@ AS_VALUES = {
 
 @torch.library.register_fake(f"{WRITE_NAMESPACE}::copy", lib=_library)
 @torch.library.register_fake(f"{WRITE_NAMESPACE}::index_put", lib=_library)
-def _like(to: torch.Tensor, *_: Any, unread: bool = False) -> torch.Tensor:
+def _like(to: torch.Tensor, *_: Any, **kwargs: Any) -> torch.Tensor:
     return _lying_as(to)
 
 
@@ -56,9 +59,7 @@ def _own(value: torch.Tensor) -> torch.Tensor:
 @torch.library.impl(
     f"{WRITE_NAMESPACE}::copy", "CompositeExplicitAutograd", lib=_library
 )
-def _copy(
-    to: torch.Tensor, value: torch.Tensor, *, unread: bool = False
-) -> torch.Tensor:
+def _copy(to: torch.Tensor, value: torch.Tensor, **kwargs: Any) -> torch.Tensor:
     return to.copy_(value).clone()
 
 
@@ -79,7 +80,9 @@ def register_lowering_of_writes() -> None:
     copy_, index_put_ = AS_VALUES
     lower_put = lowerings[index_put_]
 
-    def lower_copy(to: Any, value: Any, unread: bool = False) -> Any:
+    def lower_copy(
+        to: Any, value: Any, unread: bool = False, by_op: bool = False
+    ) -> Any:
         return to if unread or to is value else _copy_in_place(to, value)
 
     @functools.wraps(lower_put)
