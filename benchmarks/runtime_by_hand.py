@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-VALUES = 8  # heads behind queries and keys, which are not turned
+KEYS = 8
 
 
 @triton.jit
@@ -56,24 +56,34 @@ def _two_norms(x, gate, weight, out, columns: tl.constexpr):
 
 
 @triton.jit
-def _turned(qkv, cos, sin, row_size, half: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
+def _turned(qkv, cos, sin, weights, row_size, queries, half: tl.constexpr):
+    """Of one head; each is normed before where there are weights, of queries and of keys."""
+    row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     column = tl.arange(0, half)
-    low = qkv + row * row_size + tl.program_id(1) * 2 * half + column
+    low = qkv + row * row_size + head * 2 * half + column
     a, b = tl.load(low).to(tl.float32), tl.load(low + half).to(tl.float32)
+    if weights is not None:
+        scale = libdevice.rsqrt((tl.sum(a * a) + tl.sum(b * b)) / (2 * half) + 1e-6)
+        weight = weights + (head >= queries).to(tl.int32) * 2 * half + column
+        a *= scale * tl.load(weight).to(tl.float32)
+        b *= scale * tl.load(weight + half).to(tl.float32)
     c = tl.load(cos + row * half + column).to(tl.float32)
     s = tl.load(sin + row * half + column).to(tl.float32)
     tl.store(low, a * c - b * s)
     tl.store(low + half, b * c + a * s)
 
 
-def _turn(warps: int) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+def _turn(warps: int) -> Callable[..., Tensor]:
     """A function of queries, keys and values side by side, of cosines and of sines."""
 
-    def call(qkv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def call(
+        qkv: Tensor, cos: Tensor, sin: Tensor, weights: Tensor | None = None
+    ) -> Tensor:
         rows, half = cos.shape
-        heads = qkv.shape[1] // (2 * half) - VALUES
-        _turned[rows, heads](qkv, cos, sin, qkv.shape[1], half, num_warps=warps)
+        row_size = qkv.shape[1]
+        heads = row_size // (2 * half) - KEYS  # as many values as keys
+        args = qkv, cos, sin, weights, row_size, heads - KEYS, half
+        _turned[rows, heads](*args, num_warps=warps)
         return qkv
 
     return call

@@ -251,6 +251,34 @@ def norm_into_parts_of_cache(
     cache[1][at.squeeze(1)] = F.silu(y)
 
 
+def norm_heads(x: torch.Tensor, weight: torch.Tensor) -> None:
+    heads = x.view(x.shape[0], -1, HEAD)
+    heads.copy_(rms_norm(heads, weight))
+
+
+def norm_heads_by_mean(x: Tensor, weight: Tensor) -> None:
+    heads = x.view(x.shape[0], -1, HEAD)
+    heads.copy_(norm_by_mean(heads, weight))
+
+
+def norms_turned(
+    norm: Callable[..., None],
+    turn: Callable[..., None],
+    qkv: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    weights: Tensor,
+) -> Tensor:
+    """As in front of attention that norms queries and keys."""
+    for other in (cos, sin):  # else plain code has a kernel for each
+        torch._check(other.shape[0] == qkv.shape[0])
+    q, k, _ = qkv.split([QUERIES * HEAD, KEYS * HEAD, KEYS * HEAD], -1)
+    norm(q, weights[0])
+    norm(k, weights[1])
+    turn(q, k, cos.unsqueeze(1), sin.unsqueeze(1))
+    return qkv
+
+
 def store(
     keys: torch.Tensor, values: torch.Tensor, cache: torch.Tensor, at: torch.Tensor
 ) -> None:
@@ -347,6 +375,14 @@ ROTARY = Op(
     [512],
     8192,
     written=("q", "k"),
+)
+HEAD_NORM = Op(
+    norm_heads,
+    lambda *_: None,
+    {"direct": norm_heads, "mean": norm_heads_by_mean},
+    [512],
+    8192,
+    written=("x",),
 )
 LAYER_NORM = Op(
     layer_norm,
@@ -482,6 +518,20 @@ WORKLOADS = (
             *(f(random(n, HEAD // 2)) for f in (torch.cos, torch.sin)),
         ),
         around=queries_and_keys_turned,
+        on_base=False,
+        by_hand=ROTATION,
+    ),
+    Workload(
+        name=f"RMSNorm of each of {QUERIES} queries and {KEYS} keys, then their rotary "
+        "embedding, in place",
+        ops=(HEAD_NORM, ROTARY),
+        sizes=ROWS,
+        inputs=lambda n: (
+            random(n, (QUERIES + 2 * KEYS) * HEAD),
+            *(f(random(n, HEAD // 2)) for f in (torch.cos, torch.sin)),
+            random(2, HEAD),
+        ),
+        around=norms_turned,
         on_base=False,
         by_hand=ROTATION,
     ),
