@@ -514,6 +514,28 @@ class TestInPlace(InPlaceTestCase):
             fn, lambda n: [ramp(n, 8) / 99, ramp(8, 12) / 9], winner, dims=[(0, 0)]
         )
 
+    @parametrize("dtype", (torch.float32, torch.float64))
+    def test_heads_of_a_part(self, dtype):
+        """They are written by the loop that computes them, a head for each of its rows."""
+
+        def norm_(x: torch.Tensor) -> None:
+            x.copy_(norm_heads(x).view_as(x))
+
+        def norm_heads(x):
+            heads = x.view(x.shape[0], -1, 4).to(dtype)
+            return heads / (heads.abs().sum(-1, keepdim=True) + 1)
+
+        def flat(x):
+            x.copy_(norm_heads(x).flatten(1))
+
+        op = tuned(norm_, ["x"], flat)
+
+        def fn(heads):
+            op(heads[:, 8:16])
+
+        code = self.check(fn, lambda n: [ramp(n, 20) / n], dims=((0, 0),))
+        self.assertEqual(code.count(KERNEL), 1)
+
     def norm_and_turn(self):
         def turn_(x: torch.Tensor, k: torch.Tensor, by: torch.Tensor) -> None:
             x.copy_(x.flip(-1) * by)
