@@ -1022,6 +1022,14 @@ class TestLegality(FusionTestCase):
             names = self.joined(added, rows(4), op=op)
         self.assertEqual(names, ["op", "sin", "cos", "add"])
 
+    def test_calls_whose_results_are_read_together_unless_one_is_taken(self):
+        op = tuned_op()
+        gm = traced(lambda x: op(x) + op(x.cos()), rows(4))
+        first, second = (n for n in gm.graph.nodes if n.target is op._opoverload)
+        with V.set_fake_mode(first.meta["val"].fake_mode):
+            found = region_search.find_region(first, {second}, {second})
+        self.assertNotIn(second, found.nodes)
+
     def test_calls_whose_results_are_read_together_become_one_dispatch(self):
         first, second = tuned_op(), tuned_op()
 

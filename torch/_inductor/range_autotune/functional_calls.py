@@ -225,8 +225,10 @@ def _write_behind(
     call: torch.fx.Node, to: torch.fx.Node, value: torch.fx.Node
 ) -> torch.fx.Node:
     """A node in front of a call that copies a value to a tensor."""
-    # Inductor may compute what is viewed anew for each view, which then are not one memory.
-    memory_of(to).meta["inductor_realize_to_strides"] = True
+    memory = memory_of(to)
+    if memory.op == "call_function":
+        # Else it may be computed anew for each view of it, and these are not one memory.
+        memory.meta["inductor_realize_to_strides"] = True
     write = call.graph.call_function(_aten.copy_.default, (to, value))
     write.meta = {"val": to.meta["val"]}
     return write

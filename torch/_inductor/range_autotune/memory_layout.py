@@ -126,7 +126,7 @@ def views_alike(view: torch.fx.Node) -> set[torch.fx.Node]:
 
 def _views_of(value: torch.fx.Node) -> Iterator[torch.fx.Node]:
     """A tensor and the views of it."""
-    if isinstance(value.meta["val"], torch.Tensor):
+    if isinstance(value.meta.get("val"), torch.Tensor):
         yield value
     for user in filter(is_any_view, value.users):
         if user.all_input_nodes[0] is value:

@@ -208,11 +208,12 @@ def _with_epilogue(
         inputs = node.all_input_nodes
         reads = [members[i] for i in inputs if i in members]
         steps = max(reads, default=0) + is_step(node)
+        joins = node in others and node not in taken
         if writes:
             members[node] = steps
         elif any(i in behind for i in inputs) or (reads and node in taken):
             behind.add(node)
-        elif (reads or node in others) and can_follow_as_call(node, calls):
+        elif (reads or joins) and can_follow_as_call(node, calls):
             calls.append(node)
             members[node] = 0
         elif reads and steps <= most_steps() and can_follow(node, calls, members):
