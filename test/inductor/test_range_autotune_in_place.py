@@ -522,7 +522,7 @@ class TestInPlace(InPlaceTestCase):
             x.copy_(norm_heads(x).view_as(x))
 
         def norm_heads(x):
-            heads = x.view(x.shape[0], -1, 4).to(dtype)
+            heads = x.view(x.shape[0], -1, 16).to(dtype)
             return heads / (heads.abs().sum(-1, keepdim=True) + 1)
 
         def flat(x):
@@ -531,9 +531,9 @@ class TestInPlace(InPlaceTestCase):
         op = tuned(norm_, ["x"], flat)
 
         def fn(heads):
-            op(heads[:, 8:16])
+            op(heads[:, 32:64])
 
-        code = self.check(fn, lambda n: [ramp(n, 20) / n], dims=((0, 0),))
+        code = self.check(fn, lambda n: [ramp(n, 80) / n], dims=((0, 0),))
         self.assertEqual(code.count(KERNEL), 1)
 
     def norm_and_turn(self):

@@ -45,6 +45,7 @@ from .region_writes import (
     places_of_writes,
     reads_as_before,
     reads_what_is_written,
+    value_written,
     views_of_written,
     writes_between,
     writes_in_order_of_reads,
@@ -171,7 +172,7 @@ def _calls_beside(
 def _source_of(value: Any) -> torch.fx.Node:
     """The node that has computed a value, of which that may be a view or a part."""
     while is_any_view(value) or value.target is operator.getitem or is_write(value):
-        value = value.args[1] if is_write(value) else value.all_input_nodes[0]
+        value = value_written(value) if is_write(value) else value.all_input_nodes[0]
     return value
 
 

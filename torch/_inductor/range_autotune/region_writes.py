@@ -71,7 +71,7 @@ def can_join_as_write(
     """
     if not _is_generated(node):
         return False
-    to, value = arguments_of(node)["self"], _value(node)
+    to, value = arguments_of(node)["self"], value_written(node)
     places = places_of_writes([node])
     return (
         (value in members or value in producers)
@@ -124,7 +124,7 @@ def _has_shape_of_places(write: torch.fx.Node) -> bool:
     places = given["self"]
     if "indices" in given:
         places = torch.ops.aten.index.Tensor(places, given["indices"])
-    sizes = _value(write).meta["val"].shape
+    sizes = value_written(write).meta["val"].shape
     wanted = places.shape[len(places.shape) - len(sizes) :]
     return len(wanted) == len(sizes) and all(
         statically_known_true(size == 1) or guard_or_false(size == want)
@@ -132,8 +132,8 @@ def _has_shape_of_places(write: torch.fx.Node) -> bool:
     )
 
 
-def _value(write: torch.fx.Node) -> Any:
-    """What it writes."""
+def value_written(write: torch.fx.Node) -> Any:
+    """What a write puts there."""
     given = arguments_of(write)
     return given["src"] if "src" in given else given["values"]
 
@@ -199,7 +199,7 @@ def places_of_writes(nodes: Collection[torch.fx.Node]) -> set[torch.fx.Node]:
         place
         for node in filter(is_write, nodes)
         for place in _others(node)
-        if place is not _value(node)
+        if place is not value_written(node)
     }
 
 
@@ -390,7 +390,7 @@ def writes_as_values(graph: torch.fx.Graph) -> None:
         value.meta = {**write.meta, "val": given["self"].meta["val"]}
         if writes_value_as_it_is(write):
             write.replace_all_uses_with(
-                _value(write), delete_user_cb=lambda user: user is not output
+                value_written(write), delete_user_cb=lambda user: user is not output
             )
         write.replace_all_uses_with(value)
         graph.erase_node(write)
