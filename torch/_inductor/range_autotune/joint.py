@@ -1,4 +1,4 @@
-"""Ops in a row that are decided together: their registrations as one."""
+"""Ops that are decided together: their registrations as one."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def joined(registrations: Sequence[Registration]) -> Registration:
     Its ranges are those on which none of the several changes its competitors.
 
     Args:
-        registrations: of ops in a row that ``can_join``; the same one for the same ops.
+        registrations: of ops that ``can_join``; the same one for the same ops.
     """
     if len(registrations) == 1:
         return registrations[0]
