@@ -241,15 +241,17 @@ def _read_behind(write: torch.fx.Node) -> None:
     """
     to: Any = write.args[0]
     same = views_alike(to)
-    node = write.next
-    while node.op != "root":
+    readers = {user for view in same for user in view.users if user > write}
+    last, node = max(readers, default=write), write
+    while node is not last:
+        node = node.next
         if memory_written(node) is None or any(
             share_elements(other, to) for other in tensors_written(node)
         ):
             break
-        for view in same - {node}:
-            node.replace_input_with(view, write)
-        node = node.next
+        if node in readers:
+            for view in same - {node}:
+                node.replace_input_with(view, write)
     for view in same - {to}:
         _erase_unread(view)
 
