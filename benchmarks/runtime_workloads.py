@@ -261,6 +261,14 @@ def norm_heads_by_mean(x: Tensor, weight: Tensor) -> None:
     heads.copy_(norm_by_mean(heads, weight))
 
 
+def queries_and_keys(qkv: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """Of rows with values behind them, as many as there are angles."""
+    for other in (cos, sin):  # else plain code has a kernel for each
+        torch._check(other.shape[0] == qkv.shape[0])
+    q, k, _ = qkv.split([QUERIES * HEAD, KEYS * HEAD, KEYS * HEAD], -1)
+    return q, k
+
+
 def norms_turned(
     norm: Callable[..., None],
     turn: Callable[..., None],
@@ -270,9 +278,7 @@ def norms_turned(
     weights: Tensor,
 ) -> Tensor:
     """As in front of attention that norms queries and keys."""
-    for other in (cos, sin):  # else plain code has a kernel for each
-        torch._check(other.shape[0] == qkv.shape[0])
-    q, k, _ = qkv.split([QUERIES * HEAD, KEYS * HEAD, KEYS * HEAD], -1)
+    q, k = queries_and_keys(qkv, cos, sin)
     norm(q, weights[0])
     norm(k, weights[1])
     turn(q, k, cos.unsqueeze(1), sin.unsqueeze(1))
@@ -330,9 +336,7 @@ def queries_and_keys_turned(
     turn: Callable[..., None], qkv: Tensor, cos: Tensor, sin: Tensor
 ) -> Tensor:
     """As behind the product that makes queries, keys and values, side by side."""
-    for other in (cos, sin):  # else plain code has a kernel for each
-        torch._check(other.shape[0] == qkv.shape[0])
-    q, k, _ = qkv.split([QUERIES * HEAD, KEYS * HEAD, KEYS * HEAD], -1)
+    q, k = queries_and_keys(qkv, cos, sin)
     turn(q, k, cos.unsqueeze(1), sin.unsqueeze(1))
     return qkv
 
