@@ -30,13 +30,14 @@ from torch.utils._sympy.value_ranges import ValueRanges
 import torch
 from torch._inductor import ir
 from torch._inductor.kernel.custom_op import register_custom_op_autotuning
-from torch._inductor.range_autotune import lowering, measure_ranges
+from torch._inductor.range_autotune import lowering
+from torch._inductor.range_autotune.caching.timing_keys import Environment
 from torch._inductor.range_autotune.call_site import CallSite, Slot
+from torch._inductor.range_autotune.graphs.symbolic_graphs import trace_subgraph
+from torch._inductor.range_autotune.measuring import measure_ranges
 from torch._inductor.range_autotune.ranges import Segment
 from torch._inductor.range_autotune.registration import Registration
-from torch._inductor.range_autotune.symbolic_graphs import trace_subgraph
 from torch._inductor.range_autotune.times import Failure, Timing
-from torch._inductor.range_autotune.timing_keys import Environment
 
 
 THREADS = 8

@@ -39,7 +39,7 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune import tracing
+from torch._inductor.range_autotune.candidates import tracing
 
 
 # A wait that ends by itself only if something is broken.
@@ -266,7 +266,7 @@ import time
 import torch
 from torch._dynamo.utils import counters
 from torch._inductor.kernel.custom_op import CustomOpRangeConfig, register_custom_op_autotuning
-from torch._inductor.range_autotune import tracing
+from torch._inductor.range_autotune.candidates import tracing
 
 
 @torch.library.custom_op("shared_cache::squared", mutates_args=())
@@ -359,8 +359,8 @@ import time
 
 import torch
 from torch._inductor.kernel.custom_op import CustomOpRangeConfig, register_custom_op_autotuning
-from torch._inductor.range_autotune import compiling
-from torch._inductor.range_autotune.subgraph_module import SubgraphModule
+from torch._inductor.range_autotune.modules import compiling
+from torch._inductor.range_autotune.modules.subgraph_module import SubgraphModule
 
 where, catches = sys.argv[1], sys.argv[2] == "caught"
 # A shell has what it starts in the background ignore Ctrl-C.

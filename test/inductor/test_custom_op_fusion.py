@@ -31,13 +31,14 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune import (
-    kernel_config_ranges,
-    measure_ranges,
-    region_search,
-    regions,
+from torch._inductor.range_autotune import regions
+from torch._inductor.range_autotune.candidates.candidate_indices import (
+    FALLBACK_INDEX,
+    PLAIN_INDEX,
 )
-from torch._inductor.range_autotune.candidate_indices import FALLBACK_INDEX, PLAIN_INDEX
+from torch._inductor.range_autotune.kernel_configs import kernel_config_ranges
+from torch._inductor.range_autotune.measuring import measure_ranges
+from torch._inductor.range_autotune.neighbours import region_search
 from torch._inductor.range_autotune.times import failure_of, Timing
 
 

@@ -39,7 +39,7 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune import calls, measure_ranges
+from torch._inductor.range_autotune.measuring import calls, measure_ranges
 from torch._inductor.range_autotune.times import Timing
 
 

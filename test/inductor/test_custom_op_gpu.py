@@ -28,18 +28,18 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune import (
-    compiling,
-    kernel_config_ranges,
-    kernel_config_search,
-    measure,
-    settled_kernels,
-)
-from torch._inductor.range_autotune.candidate_indices import (
+from torch._inductor.range_autotune import measure
+from torch._inductor.range_autotune.candidates.candidate_indices import (
     index_of_variant,
     PERSISTENT,
 )
-from torch._inductor.range_autotune.kernel_config_names import text_of
+from torch._inductor.range_autotune.kernel_configs import (
+    kernel_config_ranges,
+    kernel_config_search,
+    settled_kernels,
+)
+from torch._inductor.range_autotune.kernel_configs.kernel_config_names import text_of
+from torch._inductor.range_autotune.modules import compiling
 from torch._inductor.range_autotune.ranges import DimRange, Segment
 from torch._inductor.range_autotune.times import Timing
 

@@ -51,7 +51,7 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune.subgraph_module import SubgraphModule
+from torch._inductor.range_autotune.modules.subgraph_module import SubgraphModule
 
 
 BELOW, ABOVE = RANGES[:2]

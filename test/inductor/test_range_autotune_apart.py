@@ -1,5 +1,5 @@
 # Owner(s): ["module: inductor"]
-"""Tests of ``torch._inductor.range_autotune.apart``: is fusing neighbours worth it?"""
+"""Tests of ``range_autotune.neighbours.apart``: is fusing neighbours worth it?"""
 
 import itertools
 import unittest
@@ -23,14 +23,15 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune import calls, kernel_config_ranges, measure_ranges
-from torch._inductor.range_autotune.apart import keep_apart
-from torch._inductor.range_autotune.candidate_indices import (
+from torch._inductor.range_autotune.candidates.candidate_indices import (
     APART,
     FALLBACK_INDEX,
     index_of_variant,
 )
-from torch._inductor.range_autotune.integer_division import check_divisors
+from torch._inductor.range_autotune.kernel_configs import kernel_config_ranges
+from torch._inductor.range_autotune.measuring import calls, measure_ranges
+from torch._inductor.range_autotune.measuring.integer_division import check_divisors
+from torch._inductor.range_autotune.neighbours.apart import keep_apart
 from torch._inductor.range_autotune.times import Timing
 
 

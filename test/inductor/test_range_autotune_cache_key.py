@@ -34,9 +34,9 @@ from torch.testing._internal.common_utils import (
 import torch
 from torch._inductor import config
 from torch._inductor.kernel.custom_op import CustomOpConfig
-from torch._inductor.range_autotune import content_of_values
 from torch._inductor.range_autotune.cache_key import fingerprint, registrations_key
-from torch._inductor.range_autotune.content import Unhashable
+from torch._inductor.range_autotune.caching import content_of_values
+from torch._inductor.range_autotune.caching.content import Unhashable
 from torch._inductor.range_autotune.ranges import DimRange
 from torch._inductor.range_autotune.registration import (
     Candidate,

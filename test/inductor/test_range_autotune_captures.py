@@ -17,9 +17,9 @@ from torch.testing._internal.inductor_utils import GPU_TYPE, HAS_GPU
 import torch
 from torch._inductor import config, ir
 from torch._inductor.kernel.custom_op import CustomOpRangeConfig
-from torch._inductor.range_autotune.captures import captured_tensors
-from torch._inductor.range_autotune.functional import arguments_written
-from torch._inductor.range_autotune.symbolic_graphs import trace_subgraph
+from torch._inductor.range_autotune.graphs.captures import captured_tensors
+from torch._inductor.range_autotune.graphs.symbolic_graphs import trace_subgraph
+from torch._inductor.range_autotune.writes.functional import arguments_written
 
 
 DEVICE = GPU_TYPE if HAS_GPU else "cpu"

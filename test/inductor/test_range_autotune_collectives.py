@@ -35,7 +35,8 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune import collectives, in_step, ranks
+from torch._inductor.range_autotune.graphs import collectives
+from torch._inductor.range_autotune.measuring import in_step, ranks
 from torch._inductor.range_autotune.times import Failure, Timing
 
 
@@ -439,7 +440,7 @@ class TestAgreement(TestCase):
             self.assertLogs(logger, logging.WARNING) as logs,
             mock.patch.object(dist, "is_initialized", lambda: False),
             mock.patch(
-                "torch._inductor.range_autotune.compiling.generate_module"
+                "torch._inductor.range_autotune.modules.compiling.generate_module"
             ) as generate,
         ):
             generate.return_value.configure_mock(conditions=(), source="")

@@ -1,5 +1,5 @@
 # Owner(s): ["module: inductor"]
-"""Tests of ``torch._inductor.range_autotune.compiling``."""
+"""Tests of ``range_autotune.modules.compiling``."""
 
 import itertools
 import subprocess
@@ -24,10 +24,11 @@ from torch.testing._internal.common_utils import (
 import torch
 from torch._inductor import config
 from torch._inductor.kernel.custom_op import CustomOpConfig, CustomOpRangeConfig
-from torch._inductor.range_autotune import compiling, cpp_units, dispatch
-from torch._inductor.range_autotune.compiling import kernel_suffix
-from torch._inductor.range_autotune.limits import fulfil
-from torch._inductor.range_autotune.subgraph_module import SubgraphModule
+from torch._inductor.range_autotune import dispatch
+from torch._inductor.range_autotune.measuring.limits import fulfil
+from torch._inductor.range_autotune.modules import compiling, cpp_units
+from torch._inductor.range_autotune.modules.compiling import kernel_suffix
+from torch._inductor.range_autotune.modules.subgraph_module import SubgraphModule
 
 
 JOIN_S = 60.0

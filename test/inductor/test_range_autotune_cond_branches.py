@@ -7,8 +7,8 @@ from torch._inductor.test_case import run_tests, TestCase
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import torch
-from torch._inductor.range_autotune.candidates import TracedCandidate
-from torch._inductor.range_autotune.cond_branches import with_tuples
+from torch._inductor.range_autotune.candidates.traced_candidates import TracedCandidate
+from torch._inductor.range_autotune.graphs.cond_branches import with_tuples
 from torch._inductor.range_autotune.registration import Candidate
 
 

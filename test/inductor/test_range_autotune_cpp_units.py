@@ -1,5 +1,5 @@
 # Owner(s): ["module: inductor"]
-"""Tests of ``torch._inductor.range_autotune.cpp_units``."""
+"""Tests of ``range_autotune.modules.cpp_units``."""
 
 import importlib.util
 import os
@@ -17,8 +17,8 @@ from torch._inductor.utils import fresh_cache
 
 import torch
 from torch._inductor import config
-from torch._inductor.range_autotune import cpp_units
-from torch._inductor.range_autotune.cpp_units import (
+from torch._inductor.range_autotune.modules import cpp_units
+from torch._inductor.range_autotune.modules.cpp_units import (
     compile_together,
     CppKernel,
     kernels_of,

@@ -1,5 +1,5 @@
 # Owner(s): ["module: inductor"]
-"""Tests of ``torch._inductor.range_autotune.cuts``: times are made up."""
+"""Tests of ``range_autotune.measuring.cuts``: times are made up."""
 
 import dataclasses
 import math
@@ -14,8 +14,8 @@ from torch._inductor.test_case import run_tests, TestCase
 import torch
 from torch._inductor import config
 from torch._inductor.kernel.custom_op import CustomOpRangeConfig
-from torch._inductor.range_autotune import measure_ranges
-from torch._inductor.range_autotune.cuts import crossing, cut, widest
+from torch._inductor.range_autotune.measuring import measure_ranges
+from torch._inductor.range_autotune.measuring.cuts import crossing, cut, widest
 from torch._inductor.range_autotune.ranges import (
     DimRange,
     representative_sizes,

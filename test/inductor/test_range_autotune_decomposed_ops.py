@@ -1,5 +1,5 @@
 # Owner(s): ["module: inductor"]
-"""Tests of ``torch._inductor.range_autotune.decomposed_ops``: ops of torch, registered."""
+"""Tests of ``range_autotune.ops.decomposed_ops``: ops of torch, registered."""
 
 import itertools
 from unittest import mock
@@ -33,7 +33,7 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune.candidate_indices import PLAIN_INDEX
+from torch._inductor.range_autotune.candidates.candidate_indices import PLAIN_INDEX
 
 
 GELU = torch.ops.aten.gelu.default

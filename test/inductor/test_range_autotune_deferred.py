@@ -1,5 +1,5 @@
 # Owner(s): ["module: inductor"]
-"""Tests of ``torch._inductor.range_autotune.deferred`` and of sharing among equal calls."""
+"""Tests of ``range_autotune.deferred`` and of sharing among equal calls."""
 
 import collections
 import gc
@@ -30,13 +30,9 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune import (
-    calls,
-    compiling,
-    deferred,
-    lowering,
-    measure_ranges,
-)
+from torch._inductor.range_autotune import deferred, lowering
+from torch._inductor.range_autotune.measuring import calls, measure_ranges
+from torch._inductor.range_autotune.modules import compiling
 from torch._inductor.range_autotune.times import Timing
 
 

@@ -31,7 +31,7 @@ from torch._inductor.kernel.custom_op import (
 )
 from torch._inductor.range_autotune import dispatch, lowering
 from torch._inductor.range_autotune.call_site import CallSite
-from torch._inductor.range_autotune.guards import is_about_index_width
+from torch._inductor.range_autotune.sizes.guards import is_about_index_width
 
 
 DEVICE = GPU_TYPE if HAS_GPU else "cpu"

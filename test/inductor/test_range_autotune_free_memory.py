@@ -1,5 +1,5 @@
 # Owner(s): ["module: inductor"]
-"""Tests of ``torch._inductor.range_autotune.free_memory``."""
+"""Tests of ``range_autotune.measuring.free_memory``."""
 
 import pathlib
 import tempfile
@@ -12,8 +12,8 @@ from torch.testing._internal.common_utils import (
 )
 
 import torch
-from torch._inductor.range_autotune import free_memory
-from torch._inductor.range_autotune.free_memory import free_bytes
+from torch._inductor.range_autotune.measuring import free_memory
+from torch._inductor.range_autotune.measuring.free_memory import free_bytes
 
 
 AVAILABLE = 1000 * 1024

@@ -20,17 +20,20 @@ import torch
 from torch._inductor import ir
 from torch._inductor.kernel.custom_op import CustomOpConfig, CustomOpRangeConfig
 from torch._inductor.range_autotune.call_site import CallSite
-from torch._inductor.range_autotune.candidate_graphs import (
+from torch._inductor.range_autotune.candidates.candidate_graphs import (
     trace_candidate,
     trace_fallback,
 )
-from torch._inductor.range_autotune.candidates import Rejection, TracedCandidate
-from torch._inductor.range_autotune.contract import check_graph
+from torch._inductor.range_autotune.candidates.contract import check_graph
+from torch._inductor.range_autotune.candidates.traced_candidates import (
+    Rejection,
+    TracedCandidate,
+)
 from torch._inductor.range_autotune.errors import CandidateError
-from torch._inductor.range_autotune.functional import arguments_written
-from torch._inductor.range_autotune.node_kinds import memory_of
+from torch._inductor.range_autotune.graphs.node_kinds import memory_of
+from torch._inductor.range_autotune.graphs.symbolic_graphs import trace_subgraph
 from torch._inductor.range_autotune.registration import Candidate
-from torch._inductor.range_autotune.symbolic_graphs import trace_subgraph
+from torch._inductor.range_autotune.writes.functional import arguments_written
 
 
 aten = torch.ops.aten

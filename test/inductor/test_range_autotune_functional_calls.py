@@ -1,6 +1,6 @@
 # Owner(s): ["module: inductor"]
 """
-Tests of ``torch._inductor.range_autotune.functional_calls`` and ``functional_variants``: ops
+Tests of ``range_autotune.writes.functional_calls`` and ``functional_variants``: ops
 that write to their arguments.
 """
 
@@ -32,7 +32,7 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune.functional_variants import UNWRITTEN, variant_of
+from torch._inductor.range_autotune.ops.functional_variants import UNWRITTEN, variant_of
 
 
 KERNEL = "async_compile.triton(" if HAS_GPU else "async_compile.cpp_pybinding("

@@ -6,7 +6,7 @@ from unittest import mock
 from torch._inductor.test_case import run_tests, TestCase
 from torch._inductor.triton_bundler import TritonBundler
 
-from torch._inductor.range_autotune.inner_compilations import with_own_bundle
+from torch._inductor.range_autotune.modules.inner_compilations import with_own_bundle
 
 
 class TestOwnBundle(TestCase):

@@ -20,7 +20,7 @@ import torch
 from torch._inductor import config
 from torch._inductor.kernel.custom_op import CustomOpRangeConfig
 from torch._inductor.range_autotune.inputs import check_memory, make_inputs
-from torch._inductor.range_autotune.size_points import concrete, SizePoint
+from torch._inductor.range_autotune.sizes.size_points import concrete, SizePoint
 
 
 EXAMPLES = settings(max_examples=100, deadline=None, derandomize=True)

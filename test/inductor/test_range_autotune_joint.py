@@ -1,5 +1,5 @@
 # Owner(s): ["module: inductor"]
-"""Tests of ``torch._inductor.range_autotune.joint``."""
+"""Tests of ``range_autotune.neighbours.joint``."""
 
 import dataclasses
 import gc
@@ -13,7 +13,7 @@ from torch._inductor.test_case import run_tests
 
 import torch
 from torch._inductor.kernel.custom_op import CustomOpConfig, CustomOpRangeConfig
-from torch._inductor.range_autotune.joint import can_join, joined
+from torch._inductor.range_autotune.neighbours.joint import can_join, joined
 
 
 MODULE = sys.modules[joined.__module__]

@@ -1,5 +1,5 @@
 # Owner(s): ["module: inductor"]
-"""Tests of ``torch._inductor.range_autotune.kernel_config_names``, without Triton."""
+"""Tests of ``range_autotune.kernel_configs.kernel_config_names``, without Triton."""
 
 from types import SimpleNamespace
 
@@ -9,7 +9,7 @@ from torch._inductor.test_case import run_tests, TestCase
 from torch._inductor.utils import Placeholder
 
 from torch._inductor import config
-from torch._inductor.range_autotune.kernel_config_names import (
+from torch._inductor.range_autotune.kernel_configs.kernel_config_names import (
     configs_of_kernel,
     content_name,
     content_name_of,

@@ -1,5 +1,5 @@
 # Owner(s): ["module: inductor"]
-"""Tests of ``torch._inductor.range_autotune.kernel_config_ranges``: times are made up."""
+"""Tests of ``range_autotune.kernel_configs.kernel_config_ranges``: times are made up."""
 
 import itertools
 import math
@@ -14,24 +14,27 @@ from torch._inductor.test_case import run_tests, TestCase
 import torch
 from torch._inductor import config
 from torch._inductor.kernel.custom_op import CustomOpRangeConfig
-from torch._inductor.range_autotune import (
-    dispatch,
+from torch._inductor.range_autotune import dispatch
+from torch._inductor.range_autotune.candidates.candidate_indices import FALLBACK_INDEX
+from torch._inductor.range_autotune.kernel_configs import (
     kernel_config_calls,
     kernel_config_ranges,
-    measure_ranges,
-    recall,
 )
-from torch._inductor.range_autotune.candidate_indices import FALLBACK_INDEX
-from torch._inductor.range_autotune.cuts import _NEAR
-from torch._inductor.range_autotune.kernel_config_names import KERNEL_CONFIGS_OPTION
-from torch._inductor.range_autotune.kernel_config_ranges import (
+from torch._inductor.range_autotune.kernel_configs.kernel_config_names import (
+    KERNEL_CONFIGS_OPTION,
+)
+from torch._inductor.range_autotune.kernel_configs.kernel_config_ranges import (
     ConfigRecord,
     configs_by_range,
     configs_of_winners,
     excesses,
     with_configs,
 )
-from torch._inductor.range_autotune.kernel_config_search import ConfigSearch
+from torch._inductor.range_autotune.kernel_configs.kernel_config_search import (
+    ConfigSearch,
+)
+from torch._inductor.range_autotune.measuring import measure_ranges, recall
+from torch._inductor.range_autotune.measuring.cuts import _NEAR
 from torch._inductor.range_autotune.ranges import ANY_SIZE, DimRange, Segment
 from torch._inductor.range_autotune.times import Failure, RangeTimes, Timing
 from torch._inductor.range_autotune.winners import Winner

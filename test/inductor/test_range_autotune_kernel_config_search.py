@@ -1,5 +1,5 @@
 # Owner(s): ["module: inductor"]
-"""Tests of ``torch._inductor.range_autotune.kernel_config_search``: kernels and times are made up."""
+"""Tests of ``range_autotune.kernel_configs.kernel_config_search``: kernels and times are made up."""
 
 import itertools
 import types
@@ -14,9 +14,11 @@ from torch.testing._internal.common_utils import (
 )
 
 import torch
-from torch._inductor.range_autotune import kernel_config_search
-from torch._inductor.range_autotune.kernel_config_names import text_of
-from torch._inductor.range_autotune.kernel_config_search import ConfigSearch
+from torch._inductor.range_autotune.kernel_configs import kernel_config_search
+from torch._inductor.range_autotune.kernel_configs.kernel_config_names import text_of
+from torch._inductor.range_autotune.kernel_configs.kernel_config_search import (
+    ConfigSearch,
+)
 
 
 _numbers = itertools.count(1)

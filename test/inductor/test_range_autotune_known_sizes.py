@@ -36,9 +36,9 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune.guards import frozen_shapes
-from torch._inductor.range_autotune.known_sizes import knowing, KnownSize
 from torch._inductor.range_autotune.ranges import DimRange
+from torch._inductor.range_autotune.sizes.guards import frozen_shapes
+from torch._inductor.range_autotune.sizes.known_sizes import knowing, KnownSize
 
 
 def within(size, start, end):

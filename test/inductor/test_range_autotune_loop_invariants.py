@@ -1,5 +1,5 @@
 # Owner(s): ["module: inductor"]
-"""Tests of ``torch._inductor.range_autotune.loop_invariants``: what loops need not repeat."""
+"""Tests of ``range_autotune.emitting.loop_invariants``: what loops need not repeat."""
 
 import re
 import unittest
@@ -21,8 +21,8 @@ from torch.utils._sympy.value_ranges import ValueRanges
 import torch
 from torch._inductor import config, cpu_vec_isa
 from torch._inductor.kernel.custom_op import CustomOpConfig
-from torch._inductor.range_autotune import loop_invariants
-from torch._inductor.range_autotune.loop_invariants import _take
+from torch._inductor.range_autotune.emitting import loop_invariants
+from torch._inductor.range_autotune.emitting.loop_invariants import _take
 
 
 ROW, COLUMN = sympy.symbols("x0 x1", integer=True)

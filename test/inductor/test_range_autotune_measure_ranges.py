@@ -13,18 +13,14 @@ from torch.testing._internal.common_utils import (
 
 import torch
 from torch._inductor import config
-from torch._inductor.range_autotune import (
-    calls as module_of_calls,
-)
-from torch._inductor.range_autotune import (
-    kernel_config_calls,
-    measure_ranges,
-    size_points,
-)
-from torch._inductor.range_autotune.calls import HeldInputs, Runners
-from torch._inductor.range_autotune.candidate_indices import FALLBACK_INDEX
+from torch._inductor.range_autotune.candidates.candidate_indices import FALLBACK_INDEX
+from torch._inductor.range_autotune.kernel_configs import kernel_config_calls
+from torch._inductor.range_autotune.measuring import calls as module_of_calls
+from torch._inductor.range_autotune.measuring import measure_ranges
+from torch._inductor.range_autotune.measuring.calls import HeldInputs, Runners
 from torch._inductor.range_autotune.ranges import DimRange
-from torch._inductor.range_autotune.size_points import SizePoint
+from torch._inductor.range_autotune.sizes import size_points
+from torch._inductor.range_autotune.sizes.size_points import SizePoint
 from torch._inductor.range_autotune.times import RangeTimes, Timing
 from torch._inductor.range_autotune.winners import ChoiceRules
 

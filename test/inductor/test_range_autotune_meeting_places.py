@@ -1,5 +1,5 @@
 # Owner(s): ["module: inductor"]
-"""Tests of ``torch._inductor.range_autotune.meeting_places``."""
+"""Tests of ``range_autotune.writes.meeting_places``."""
 
 import itertools
 
@@ -12,7 +12,7 @@ from torch.testing._internal.common_utils import (
     parametrize,
 )
 
-from torch._inductor.range_autotune.meeting_places import can_meet
+from torch._inductor.range_autotune.writes.meeting_places import can_meet
 
 
 ROWS = sympy.Symbol("rows", integer=True, positive=True)

@@ -1,6 +1,6 @@
 # Owner(s): ["module: inductor"]
 """
-Tests of ``torch._inductor.range_autotune.model_writes``: what a model with registered ops writes
+Tests of ``range_autotune.writes.model_writes``: what a model with registered ops writes
 itself to parts of its inputs.
 """
 

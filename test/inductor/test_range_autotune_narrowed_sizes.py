@@ -1,5 +1,5 @@
 # Owner(s): ["module: inductor"]
-"""Tests of ``torch._inductor.range_autotune.narrowed_sizes``."""
+"""Tests of ``range_autotune.sizes.narrowed_sizes``."""
 
 import contextlib
 
@@ -16,7 +16,7 @@ from torch.utils._sympy.functions import BitwiseFn_bitwise_or, FloorDiv, Mod
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
 
-from torch._inductor.range_autotune.narrowed_sizes import (
+from torch._inductor.range_autotune.sizes.narrowed_sizes import (
     _left_by,
     compound_in_range,
     compounds_in_ranges,

@@ -1,5 +1,5 @@
 # Owner(s): ["module: inductor"]
-"""Tests of ``torch._inductor.range_autotune.open_ends``: times are made up."""
+"""Tests of ``range_autotune.measuring.open_ends``: times are made up."""
 
 import dataclasses
 import math
@@ -18,8 +18,12 @@ from torch.testing._internal.common_utils import (
 import torch
 from torch._inductor import config
 from torch._inductor.kernel.custom_op import CustomOpConfig
-from torch._inductor.range_autotune import comparing, conclusions, measure_ranges
-from torch._inductor.range_autotune.open_ends import next_size, with_open_end
+from torch._inductor.range_autotune.measuring import (
+    comparing,
+    conclusions,
+    measure_ranges,
+)
+from torch._inductor.range_autotune.measuring.open_ends import next_size, with_open_end
 from torch._inductor.range_autotune.ranges import DimRange
 from torch._inductor.range_autotune.times import Failure, RangeTimes, Timing
 from torch._inductor.range_autotune.winners import ChoiceRules

@@ -19,8 +19,10 @@ from torch.testing._internal.common_utils import (
 )
 
 from torch._inductor import config
-from torch._inductor.range_autotune.kernel_config_names import KERNEL_CONFIGS_OPTION
-from torch._inductor.range_autotune.operation_config import tag
+from torch._inductor.range_autotune.emitting.operation_config import tag
+from torch._inductor.range_autotune.kernel_configs.kernel_config_names import (
+    KERNEL_CONFIGS_OPTION,
+)
 
 
 class Operation:

@@ -16,9 +16,9 @@ from torch._inductor.kernel.custom_op import (
     CustomOpConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune import plain_bodies
-from torch._inductor.range_autotune.functional_variants import variant_of
-from torch._inductor.range_autotune.plain_bodies import is_pointwise_read
+from torch._inductor.range_autotune.ops import plain_bodies
+from torch._inductor.range_autotune.ops.functional_variants import variant_of
+from torch._inductor.range_autotune.ops.plain_bodies import is_pointwise_read
 
 
 _numbers = itertools.count()

@@ -1,5 +1,5 @@
 # Owner(s): ["module: inductor"]
-"""Tests of ``torch._inductor.range_autotune.redefined_ops``."""
+"""Tests of ``range_autotune.registering.redefined_ops``."""
 
 import itertools
 

@@ -30,7 +30,7 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune import calls
+from torch._inductor.range_autotune.measuring import calls
 
 
 TABLE_ROWS = 50

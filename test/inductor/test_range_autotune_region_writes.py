@@ -37,10 +37,14 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune import deferred, measure_ranges, regions
+from torch._inductor.range_autotune import deferred, regions
+from torch._inductor.range_autotune.graphs.node_kinds import REGION_WRITES
 from torch._inductor.range_autotune.inputs import TensorSpec
-from torch._inductor.range_autotune.node_kinds import REGION_WRITES
-from torch._inductor.range_autotune.region_inputs import updated_inputs, written_outputs
+from torch._inductor.range_autotune.measuring import measure_ranges
+from torch._inductor.range_autotune.neighbours.region_inputs import (
+    updated_inputs,
+    written_outputs,
+)
 from torch._inductor.range_autotune.times import Timing
 
 

@@ -1,5 +1,5 @@
 # Owner(s): ["module: inductor"]
-"""Tests of ``torch._inductor.range_autotune.rounded_sizes``: what holds for all sizes."""
+"""Tests of ``range_autotune.sizes.rounded_sizes``: what holds for all sizes."""
 
 import itertools
 import logging
@@ -44,8 +44,8 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune.compound_sizes import holds_of_compound
-from torch._inductor.range_autotune.rounded_sizes import holds, known_quotient
+from torch._inductor.range_autotune.sizes.compound_sizes import holds_of_compound
+from torch._inductor.range_autotune.sizes.rounded_sizes import holds, known_quotient
 
 
 S, T = sympy.symbols("s t", integer=True, positive=True)

@@ -11,7 +11,7 @@ from torch.testing._internal.common_utils import (
 )
 
 import torch
-from torch._inductor.range_autotune.signatures import (
+from torch._inductor.range_autotune.registering.signatures import (
     arguments_by_name,
     bind,
     check_callable_for,

@@ -7,9 +7,9 @@ from torch._inductor.test_case import run_tests
 from torch._inductor.virtualized import V
 from torch.utils._sympy.functions import FloorDiv
 
-from torch._inductor.range_autotune.guards import is_about_index_width
 from torch._inductor.range_autotune.ranges import DimRange
-from torch._inductor.range_autotune.size_conditions import size_bounds
+from torch._inductor.range_autotune.sizes.guards import is_about_index_width
+from torch._inductor.range_autotune.sizes.size_conditions import size_bounds
 
 
 class TestBounds(SiteTestCase):

@@ -14,14 +14,17 @@ from torch._inductor.virtualized import V
 
 import torch
 from torch._inductor import config, ir
-from torch._inductor.range_autotune import branch_lowering, size_dispatch
 from torch._inductor.range_autotune.call_site import CallSite, Slot
-from torch._inductor.range_autotune.candidates import TracedCandidate
-from torch._inductor.range_autotune.contract import Outputs
+from torch._inductor.range_autotune.candidates.contract import Outputs
+from torch._inductor.range_autotune.candidates.traced_candidates import TracedCandidate
 from torch._inductor.range_autotune.dispatch import emit_dispatch
+from torch._inductor.range_autotune.emitting import branch_lowering, size_dispatch
+from torch._inductor.range_autotune.emitting.size_dispatch import (
+    size_tests,
+    SizeDispatch,
+)
 from torch._inductor.range_autotune.ranges import DimRange, Segment
 from torch._inductor.range_autotune.registration import Candidate
-from torch._inductor.range_autotune.size_dispatch import size_tests, SizeDispatch
 
 
 aten = torch.ops.aten

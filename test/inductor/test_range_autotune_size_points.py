@@ -15,7 +15,7 @@ from torch.testing._internal.common_utils import (
 from torch.utils._sympy.functions import FloorDiv, Mod
 
 from torch._inductor.range_autotune.ranges import ANY_SIZE, DimRange
-from torch._inductor.range_autotune.size_points import (
+from torch._inductor.range_autotune.sizes.size_points import (
     concrete,
     hint_point,
     point_for_size,

@@ -17,7 +17,7 @@ from torch._inductor.kernel.custom_op import (
     CustomOpConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune import tracing
+from torch._inductor.range_autotune.candidates import tracing
 
 
 _numbers = itertools.count()

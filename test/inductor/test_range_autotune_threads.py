@@ -15,8 +15,8 @@ from torch.testing._internal.common_utils import (
 )
 
 from torch._inductor import config
-from torch._inductor.range_autotune import threads
-from torch._inductor.range_autotune.threads import (
+from torch._inductor.range_autotune.modules import threads
+from torch._inductor.range_autotune.modules.threads import (
     as_from_here,
     autotune_threads,
     is_compiled_by_workers,

@@ -40,7 +40,7 @@ from torch._inductor.kernel.custom_op import (
     register_custom_op_autotuning,
 )
 from torch._inductor.range_autotune.ranges import DimRange
-from torch._inductor.range_autotune.thresholds import thresholds
+from torch._inductor.range_autotune.sizes.thresholds import thresholds
 
 
 RELATIONS = (sympy.Le, sympy.Lt, sympy.Ge, sympy.Gt, sympy.Eq, sympy.Ne)

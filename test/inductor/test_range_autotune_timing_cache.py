@@ -22,16 +22,18 @@ from torch.testing._internal.common_utils import (
 
 import torch
 from torch._inductor import config
-from torch._inductor.range_autotune import timing_cache
-from torch._inductor.range_autotune.kernel_config_ranges import ConfigRecord
-from torch._inductor.range_autotune.times import Failure, failure_of, Findings, Timing
-from torch._inductor.range_autotune.timing_cache import (
+from torch._inductor.range_autotune.caching import timing_cache
+from torch._inductor.range_autotune.caching.timing_cache import (
     lookup,
     lookup_record,
     store,
     store_record,
 )
-from torch._inductor.range_autotune.timing_keys import Environment
+from torch._inductor.range_autotune.caching.timing_keys import Environment
+from torch._inductor.range_autotune.kernel_configs.kernel_config_ranges import (
+    ConfigRecord,
+)
+from torch._inductor.range_autotune.times import Failure, failure_of, Findings, Timing
 
 
 TIMES = {0: Timing(1.5, 0.25), 1: Failure("it does not run: no"), -1: Timing(3.0)}
@@ -269,7 +271,7 @@ MODEL = """
     from torch._dynamo.utils import counters
     from torch._inductor.kernel.custom_op import *
     from torch._inductor.range_autotune import lowering
-    from torch._inductor.range_autotune.subgraph_module import SubgraphModule
+    from torch._inductor.range_autotune.modules.subgraph_module import SubgraphModule
 
     @torch.library.custom_op("timing_cache::op", mutates_args=())
     def op(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:

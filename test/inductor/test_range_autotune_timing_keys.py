@@ -20,19 +20,20 @@ from torch._inductor.test_case import run_tests, TestCase
 
 import torch
 from torch._inductor import config
-from torch._inductor.range_autotune import graph_text, timing_keys
-from torch._inductor.range_autotune.call_site import CallSite, Slot
-from torch._inductor.range_autotune.candidates import TracedCandidate
-from torch._inductor.range_autotune.graph_text import SymbolNames
-from torch._inductor.range_autotune.known_sizes import KnownSize
-from torch._inductor.range_autotune.ranges import DimRange
-from torch._inductor.range_autotune.registration import Candidate, TuningOptions
-from torch._inductor.range_autotune.timing_keys import (
+from torch._inductor.range_autotune.caching import timing_keys
+from torch._inductor.range_autotune.caching.timing_keys import (
     cache_key,
     candidate_text,
     Environment,
     measurement_text,
 )
+from torch._inductor.range_autotune.call_site import CallSite, Slot
+from torch._inductor.range_autotune.candidates.traced_candidates import TracedCandidate
+from torch._inductor.range_autotune.graphs import graph_text
+from torch._inductor.range_autotune.graphs.graph_text import SymbolNames
+from torch._inductor.range_autotune.ranges import DimRange
+from torch._inductor.range_autotune.registration import Candidate, TuningOptions
+from torch._inductor.range_autotune.sizes.known_sizes import KnownSize
 
 
 aten = torch.ops.aten

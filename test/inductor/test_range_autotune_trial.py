@@ -17,11 +17,12 @@ from torch._inductor.test_case import run_tests, TestCase
 import torch
 from torch._inductor import config
 from torch._inductor.kernel.custom_op import CustomOpConfig, CustomOpRangeConfig
-from torch._inductor.range_autotune import compiling, trial, trial_process
 from torch._inductor.range_autotune.inputs import TensorSpec
+from torch._inductor.range_autotune.measuring import trial, trial_process
+from torch._inductor.range_autotune.measuring.trial import SentTensor, Trial
+from torch._inductor.range_autotune.measuring.trial_process import TrialProcess
+from torch._inductor.range_autotune.modules import compiling
 from torch._inductor.range_autotune.times import Failure
-from torch._inductor.range_autotune.trial import SentTensor, Trial
-from torch._inductor.range_autotune.trial_process import TrialProcess
 
 
 LOGGER = "torch._inductor.kernel.custom_op"
@@ -213,7 +214,7 @@ class TestTrialProcess(TestCase):
 
     def test_it_ends_with_the_process_that_started_it(self):
         script = """
-            from torch._inductor.range_autotune.trial_process import PROCESS
+            from torch._inductor.range_autotune.measuring.trial_process import PROCESS
             PROCESS._start()
             print(PROCESS._process.process.pid)
         """

@@ -11,7 +11,7 @@ import tqdm.std
 from torch._inductor.test_case import run_tests, TestCase
 
 from torch._inductor import config
-from torch._inductor.range_autotune.tuning_progress import tuning_progress
+from torch._inductor.range_autotune.measuring.tuning_progress import tuning_progress
 
 
 class Terminal(io.StringIO):

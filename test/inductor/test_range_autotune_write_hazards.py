@@ -1,6 +1,6 @@
 # Owner(s): ["module: inductor"]
 """
-Tests of ``torch._inductor.range_autotune.write_hazards`` and of the patches that call it: what is
+Tests of ``range_autotune.writes.write_hazards`` and of the patches that call it: what is
 read and written in place by ops that nobody registered, too.
 """
 
@@ -20,7 +20,7 @@ from torch._inductor.kernel.custom_op import (
     CustomOpConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune.write_hazards import is_copy_needed
+from torch._inductor.range_autotune.writes.write_hazards import is_copy_needed
 
 
 if HAS_GPU:

@@ -1,6 +1,6 @@
 # Owner(s): ["module: inductor"]
 """
-Tests of ``torch._inductor.range_autotune.writes_in_one_loop`` and ``parts_of_concatenations``:
+Tests of ``range_autotune.writes.writes_in_one_loop`` and ``parts_of_concatenations``:
 what moves elements within a tensor, such as rotary embeddings.
 """
 
@@ -19,8 +19,10 @@ from torch.testing._internal.common_utils import (
 from torch.testing._internal.inductor_utils import HAS_GPU, requires_gpu
 
 import torch
-from torch._inductor.range_autotune import parts_of_concatenations
-from torch._inductor.range_autotune.writes_in_one_loop import meet_in_one_iteration
+from torch._inductor.range_autotune.writes import parts_of_concatenations
+from torch._inductor.range_autotune.writes.writes_in_one_loop import (
+    meet_in_one_iteration,
+)
 
 
 LOOP = "async_compile.triton(" if HAS_GPU else "#pragma omp for"

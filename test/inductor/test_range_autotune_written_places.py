@@ -1,6 +1,6 @@
 # Owner(s): ["module: inductor"]
 """
-Tests of ``torch._inductor.range_autotune.written_places``: implementations that write a slice of
+Tests of ``range_autotune.writes.written_places``: implementations that write a slice of
 an argument, or to several places of it.
 """
 
@@ -17,8 +17,8 @@ from torch.testing._internal.common_utils import (
 )
 
 import torch
-from torch._inductor.range_autotune import without_copies
-from torch._inductor.range_autotune.written_places import writes_places_only
+from torch._inductor.range_autotune.writes import without_copies
+from torch._inductor.range_autotune.writes.written_places import writes_places_only
 
 
 def two_slices(x, cache, slots):

@@ -52,8 +52,8 @@ from torch._inductor.kernel.custom_op import (
     CustomOpConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune import threads
-from torch._inductor.range_autotune.subgraph_module import SubgraphModule
+from torch._inductor.range_autotune.modules import threads
+from torch._inductor.range_autotune.modules.subgraph_module import SubgraphModule
 
 
 # Only a failing test waits so long.

@@ -34,17 +34,17 @@ from torch._inductor.codegen.subgraph import (
     SubgraphChoiceCaller,
     SubgraphTemplate,
 )
-from torch._inductor.range_autotune.content import Unhashable
-from torch._inductor.range_autotune.guards import (
-    recorded_guards,
-    without_optional_guards,
-)
-from torch._inductor.range_autotune.known_sizes import knowing, KnownSize
-from torch._inductor.range_autotune.ranges import DimRange
-from torch._inductor.range_autotune.subgraph_module import (
+from torch._inductor.range_autotune.caching.content import Unhashable
+from torch._inductor.range_autotune.modules.subgraph_module import (
     generate_module,
     SubgraphModule,
 )
+from torch._inductor.range_autotune.ranges import DimRange
+from torch._inductor.range_autotune.sizes.guards import (
+    recorded_guards,
+    without_optional_guards,
+)
+from torch._inductor.range_autotune.sizes.known_sizes import knowing, KnownSize
 
 
 aten = torch.ops.aten

@@ -28,24 +28,24 @@ from torch.fx.experimental.symbolic_shapes import _ShapeEnvGuardError
 
 import torch
 from torch._inductor import ir
-from torch._inductor.range_autotune.content import Unhashable
-from torch._inductor.range_autotune.contract import layout_of
+from torch._inductor.range_autotune.caching.content import Unhashable
+from torch._inductor.range_autotune.candidates.contract import layout_of
 from torch._inductor.range_autotune.errors import one_line
-from torch._inductor.range_autotune.graph_text import graph_text, SymbolNames
-from torch._inductor.range_autotune.guards import replaced
-from torch._inductor.range_autotune.signatures import implementation_name
-from torch._inductor.range_autotune.subgraph_module import generate_module
-from torch._inductor.range_autotune.symbolic_graphs import (
+from torch._inductor.range_autotune.graphs.graph_text import graph_text, SymbolNames
+from torch._inductor.range_autotune.graphs.symbolic_graphs import (
     free_symbols,
     inline_subgraph_to_ir_nodes,  # noqa: F401  # part of this module's interface
     trace_subgraph,
 )
-from torch._inductor.range_autotune.threads import (
+from torch._inductor.range_autotune.modules.subgraph_module import generate_module
+from torch._inductor.range_autotune.modules.threads import (
     as_from_here,
     loads_in_any_thread,
     Once,
     PYTHON_BUILDS_AST_IN_ONE_THREAD,
 )
+from torch._inductor.range_autotune.registering.signatures import implementation_name
+from torch._inductor.range_autotune.sizes.guards import replaced
 
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
     import sympy
 
-    from torch._inductor.range_autotune.subgraph_module import SubgraphModule
+    from torch._inductor.range_autotune.modules.subgraph_module import SubgraphModule
 
     BenchmarkRequest = SubgraphGPUBenchmarkRequest | SubgraphCPUBenchmarkRequest
     InputGenFns = dict[int, Callable[[Any], torch.Tensor]]

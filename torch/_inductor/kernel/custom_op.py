@@ -16,39 +16,44 @@ from torch._inductor.lowering import validate_ir
 from torch._inductor.select_algorithm import ExternKernelChoice
 
 from torch._inductor import ir
+from torch._inductor.range_autotune.caching.stale_code import install, registration_of
 from torch._inductor.range_autotune.call_site import CallSite
-from torch._inductor.range_autotune.configs import CustomOpConfig, CustomOpRangeConfig
-from torch._inductor.range_autotune.contests import (
+from torch._inductor.range_autotune.ops.functional_variants import (
+    check_has_variant,
+    define_variant,
+)
+from torch._inductor.range_autotune.ops.triton_ops import keep_whole
+from torch._inductor.range_autotune.registering.configs import (
+    CustomOpConfig,
+    CustomOpRangeConfig,
+)
+from torch._inductor.range_autotune.registering.contests import (
     make_contest,
     parse_configs,
     parse_split,
 )
-from torch._inductor.range_autotune.functional_variants import (
-    check_has_variant,
-    define_variant,
-)
-from torch._inductor.range_autotune.parsing import (
+from torch._inductor.range_autotune.registering.parsing import (
     naming,
     parse_name,
     parse_op,
     parse_options,
     warn_if_decomposed,
 )
-from torch._inductor.range_autotune.registration import Candidate, Contest, Registration
-from torch._inductor.range_autotune.signatures import (
+from torch._inductor.range_autotune.registering.signatures import (
     implementation_name,
     is_tensor_argument,
 )
-from torch._inductor.range_autotune.stale_code import install, registration_of
-from torch._inductor.range_autotune.triton_ops import keep_whole
+from torch._inductor.range_autotune.registration import Candidate, Contest, Registration
 
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     import torch
-    from torch._inductor.range_autotune.candidates import TracedCandidate
-    from torch._inductor.range_autotune.numerics import NumericsCheck
+    from torch._inductor.range_autotune.candidates.traced_candidates import (
+        TracedCandidate,
+    )
+    from torch._inductor.range_autotune.measuring.numerics import NumericsCheck
     from torch._inductor.range_autotune.tuning import Tuning
 
 __all__ = [
@@ -218,9 +223,9 @@ def autotune_custom_op(
         The lowered winner, nested as the op's outputs are, and what won: ``gm`` and
         ``decomposition`` are None if that is the op itself.
     """
-    from torch._inductor.range_autotune import compiling
+    from torch._inductor.range_autotune.candidates.preparing import prepare
     from torch._inductor.range_autotune.lowering import decide, emit
-    from torch._inductor.range_autotune.preparing import prepare
+    from torch._inductor.range_autotune.modules import compiling
 
     _check_decompositions(name, decompositions, inputs, non_tensor_args)
     patches = config_patches_list or [{} for _ in decompositions]

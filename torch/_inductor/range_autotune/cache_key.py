@@ -14,11 +14,11 @@ import logging
 from typing import Any, TYPE_CHECKING
 
 from .. import config
-from .candidates import NAMESPACES_OF_TORCH
-from .collectives import several_ranks
-from .content import content_digest, digest, Unhashable
-from .control_flow import all_called
-from .stale_code import registrations_in_force
+from .caching.content import content_digest, digest, Unhashable
+from .caching.stale_code import registrations_in_force
+from .candidates.traced_candidates import NAMESPACES_OF_TORCH
+from .graphs.collectives import several_ranks
+from .graphs.control_flow import all_called
 
 
 if TYPE_CHECKING:

@@ -14,18 +14,7 @@ import torch
 from .. import ir
 from ..utils import convert_shape_to_inductor
 from ..virtualized import V
-from .errors import NotTunable
-from .graph_text import graph_text, node_numbers, SymbolNames, value_text
-from .guards import replaced
-from .node_kinds import is_conjugated, is_number
-from .region_inputs import (
-    places_given,
-    unread_outputs,
-    updated_inputs,
-    written_outputs,
-)
-from .signatures import all_arguments
-from .site_inputs import (
+from .candidates.site_inputs import (
     as_number,
     at_strides_of,
     exprs_of,
@@ -34,7 +23,18 @@ from .site_inputs import (
     layout_text_of,
     normalized,
 )
-from .symbolic_graphs import free_symbols
+from .errors import NotTunable
+from .graphs.graph_text import graph_text, node_numbers, SymbolNames, value_text
+from .graphs.node_kinds import is_conjugated, is_number
+from .graphs.symbolic_graphs import free_symbols
+from .neighbours.region_inputs import (
+    places_given,
+    unread_outputs,
+    updated_inputs,
+    written_outputs,
+)
+from .registering.signatures import all_arguments
+from .sizes.guards import replaced
 
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any, TYPE_CHECKING
 from .. import ir
 from ..runtime.benchmarking import benchmarker
 from .dispatch import emit_winner
-from .size_points import hint_point, values_of
+from .sizes.size_points import hint_point, values_of
 from .times import Timing
 
 

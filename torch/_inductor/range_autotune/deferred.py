@@ -17,9 +17,9 @@ from torch.utils._ordered_set import OrderedSet
 
 from .. import ir
 from ..virtualized import V
-from .apart import boundaries
 from .choice import FusedChoiceCaller
 from .last_resort import making_choices
+from .neighbours.apart import boundaries
 
 
 if TYPE_CHECKING:

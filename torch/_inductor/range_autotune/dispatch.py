@@ -15,12 +15,12 @@ import torch
 from .. import config, ir
 from ..utils import convert_shape_to_inductor
 from ..virtualized import V
-from .branch_lowering import is_unaligned, lower_branch
-from .guards import without_optional_guards
-from .kernel_config_names import KERNEL_CONFIGS_OPTION
-from .operation_config import tag
-from .size_dispatch import SizeDispatch
-from .symbolic_graphs import inline_subgraph_to_ir_nodes
+from .emitting.branch_lowering import is_unaligned, lower_branch
+from .emitting.operation_config import tag
+from .emitting.size_dispatch import SizeDispatch
+from .graphs.symbolic_graphs import inline_subgraph_to_ir_nodes
+from .kernel_configs.kernel_config_names import KERNEL_CONFIGS_OPTION
+from .sizes.guards import without_optional_guards
 
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     import sympy
 
     from .call_site import CallSite
-    from .candidates import TracedCandidate
-    from .contract import Outputs
+    from .candidates.contract import Outputs
+    from .candidates.traced_candidates import TracedCandidate
     from .ranges import Segment
 
     # By what they depend on; each with its winner's graph.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import traceback
 
-from .limits import TookTooLong
+from .measuring.limits import TookTooLong
 
 
 class CandidateError(Exception):

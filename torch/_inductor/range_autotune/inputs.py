@@ -17,11 +17,11 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 import torch
 
-from .contract import layout_of
-from .free_memory import free_bytes
-from .functional_variants import registered_op
-from .limits import is_out_of_memory
-from .size_points import concrete
+from .candidates.contract import layout_of
+from .measuring.free_memory import free_bytes
+from .measuring.limits import is_out_of_memory
+from .ops.functional_variants import registered_op
+from .sizes.size_points import concrete
 
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from .. import ir
     from .call_site import CallSite
     from .registration import InputGenFns
-    from .size_conditions import Values
-    from .size_points import SizePoint
+    from .sizes.size_conditions import Values
+    from .sizes.size_points import SizePoint
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 

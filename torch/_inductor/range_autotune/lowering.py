@@ -15,42 +15,42 @@ import torch
 
 from .. import config, ir
 from ..virtualized import V
-from . import compiling
+from .caching.content import Unhashable
+from .caching.stale_code import note_lowered
 from .call_site import CallSite, CONJUGATED
-from .candidate_indices import FALLBACK_INDEX
-from .collectives import has_collective
+from .candidates.candidate_indices import FALLBACK_INDEX
+from .candidates.preparing import as_for, prepare
 from .compiled_graph import known_tunings
-from .content import Unhashable
 from .deferred import defer, lowered_as_not_registered, lowered_as_registered
 from .dispatch import emit_dispatch, emit_winner, with_strides_of
 from .errors import CandidateError, NotTunable, one_line
-from .functional_variants import variant_of
-from .graph_text import SymbolNames
-from .guards import replaced
-from .in_place import write_in_place
-from .inner_compilations import outside_of_compilation
-from .kernel_config_ranges import with_configs
+from .graphs.collectives import has_collective
+from .graphs.graph_text import SymbolNames
+from .graphs.node_kinds import is_conjugated, is_on_user_stream, makes_sizes
+from .graphs.symbolic_graphs import copied, inline_subgraph_to_ir_nodes
+from .kernel_configs.kernel_config_ranges import with_configs
 from .measure import as_current
-from .measure_ranges import measure_ranges
-from .node_kinds import is_conjugated, is_on_user_stream, makes_sizes
-from .preparing import as_for, prepare
+from .measuring.measure_ranges import measure_ranges
+from .measuring.recall import recall
+from .modules import compiling
+from .modules.inner_compilations import outside_of_compilation
+from .neighbours.region_search import Reach
+from .ops.functional_variants import variant_of
 from .ranges import fill_gaps, Segment
-from .recall import recall
-from .region_search import Reach
-from .region_writes import values_as_writes
 from .regions import form_regions
-from .repeated_writes import write_again
 from .report import log_header, log_winners
-from .size_conditions import hint, size_bounds
-from .stale_code import note_lowered
-from .symbolic_graphs import copied, inline_subgraph_to_ir_nodes
+from .sizes.guards import replaced
+from .sizes.size_conditions import hint, size_bounds
 from .winners import choose_winners, Winner
+from .writes.in_place import write_in_place
+from .writes.region_writes import values_as_writes
+from .writes.repeated_writes import write_again
 
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from .candidates import TracedCandidate
+    from .candidates.traced_candidates import TracedCandidate
     from .registration import Registration
     from .standing import Standing
     from .tuning import Tuning

@@ -20,11 +20,7 @@ from torch.fx.passes.utils.fuser_utils import erase_nodes, fuse_as_graphmodule
 import torch
 
 from .. import config
-from .dispatched_calls import dispatched_registration, may_depend_on_size
-from .functional_calls import return_what_calls_write
-from .in_place import nodes_of_call, write_in_place, writes_of_call
-from .model_writes import write_places_only
-from .node_kinds import (
+from .graphs.node_kinds import (
     is_gather,
     is_on_user_stream,
     is_row_reduction,
@@ -33,19 +29,23 @@ from .node_kinds import (
     moves_elements,
     REGION_WRITES,
 )
-from .redefined_ops import follow_redefined_ops
-from .region_copies import is_free, with_copies
-from .region_inputs import written_outputs
-from .region_search import find_region, Reach, SubgraphBoundaryInfo
-from .region_writes import (
+from .graphs.symbolic_graphs import copied
+from .neighbours.dispatched_calls import dispatched_registration, may_depend_on_size
+from .neighbours.region_copies import is_free, with_copies
+from .neighbours.region_inputs import written_outputs
+from .neighbours.region_search import find_region, Reach, SubgraphBoundaryInfo
+from .registering.redefined_ops import follow_redefined_ops
+from .writes.functional_calls import return_what_calls_write
+from .writes.in_place import nodes_of_call, write_in_place, writes_of_call
+from .writes.model_writes import write_places_only
+from .writes.region_writes import (
     is_write,
     mark_unread,
     read_writes_at_source,
     writes_as_values,
 )
-from .repeated_writes import write_once
-from .symbolic_graphs import copied
-from .write_ops import register_lowering_of_writes
+from .writes.repeated_writes import write_once
+from .writes.write_lowerings import register_lowering_of_writes
 
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from typing import Any, TYPE_CHECKING
 
-from .signatures import same_value
+from .registering.signatures import same_value
 
 
 if TYPE_CHECKING:
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
     import torch
 
-    from .configs import CustomOpConfig
-    from .numerics import NumericsCheck
+    from .measuring.numerics import NumericsCheck
     from .ranges import DimRange
+    from .registering.configs import CustomOpConfig
 
     InputGenFns = Mapping[str, Callable[[torch.Tensor], torch.Tensor]]
     ConfigGenerator = Callable[[dict[str, torch.Tensor]], Sequence[CustomOpConfig]]
@@ -161,7 +161,7 @@ class Registration:
     @functools.cached_property
     def mentions_collective(self) -> bool:
         """Whether it may run collectives: see ``mentions_collective``."""
-        from .collectives import mentions_collective
+        from .graphs.collectives import mentions_collective
 
         return mentions_collective(self)
 

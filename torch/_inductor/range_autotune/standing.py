@@ -8,7 +8,8 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING
 
-from .candidate_indices import (
+from .caching.timing_keys import candidate_text
+from .candidates.candidate_indices import (
     FALLBACK,
     FALLBACK_INDEX,
     kind_of_variant,
@@ -18,15 +19,14 @@ from .candidate_indices import (
 from .compiled_graph import told_left_out
 from .report import warn_left_out
 from .times import Failure
-from .timing_keys import candidate_text
 
 
 if TYPE_CHECKING:
     from .call_site import CallSite
-    from .candidates import TracedCandidate
+    from .candidates.traced_candidates import TracedCandidate
+    from .modules.subgraph_module import SubgraphModule
     from .ranges import DimRange
     from .registration import Candidate, Registration
-    from .subgraph_module import SubgraphModule
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from .errors import one_line
-from .limits import is_out_of_memory, TookTooLong
+from .measuring.limits import is_out_of_memory, TookTooLong
 
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from .numerics import Comparison
+    from .measuring.numerics import Comparison
     from .ranges import DimRange
 
 

@@ -6,7 +6,12 @@ import dataclasses
 from typing import Any, TYPE_CHECKING
 
 from .. import config
-from .candidate_indices import APART, FALLBACK_INDEX, kind_of_variant, PLAIN_INDEX
+from .candidates.candidate_indices import (
+    APART,
+    FALLBACK_INDEX,
+    kind_of_variant,
+    PLAIN_INDEX,
+)
 from .settings import fusion_speedup_threshold
 from .winners import ChoiceRules
 
@@ -19,11 +24,11 @@ if TYPE_CHECKING:
     import torch
 
     from .call_site import CallSite
-    from .contract import Outputs
+    from .candidates.contract import Outputs
     from .dispatch import Branches
     from .ranges import DimRange, Segment
     from .registration import RangeTable, Registration
-    from .size_points import SizePoint
+    from .sizes.size_points import SizePoint
     from .standing import Standing
     from .times import RangeTimes
     from .winners import KernelConfigs, Winner

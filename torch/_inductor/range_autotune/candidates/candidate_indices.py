@@ -1,0 +1,35 @@
+"""
+Indices of candidates: registered implementations, the op itself, its plain lowering, variants.
+
+Registered implementations have those from 0 on, all others negative ones.
+"""
+
+from __future__ import annotations
+
+from ..registration import Candidate
+
+
+# The op itself, called eagerly: the last resort of every call site.
+FALLBACK = Candidate("fallback", None)
+FALLBACK_INDEX = -1
+# What the op would be lowered to if it were not registered.
+PLAIN_INDEX = -2
+PLAIN_NAME = "plain lowering"
+# Variants have this index and those below: one of each kind for each candidate, in order.
+_FIRST_VARIANT_INDEX = -3
+APART = "neighbours apart"
+AS_WRITTEN = "as written"
+PERSISTENT = "persistent"
+AS_WRITTEN_PERSISTENT = f"{AS_WRITTEN}, {PERSISTENT}"
+_KINDS = (APART, AS_WRITTEN, PERSISTENT, AS_WRITTEN_PERSISTENT)
+
+
+def index_of_variant(number: int, kind: str) -> int:
+    """The index of a variant of the candidate of that number."""
+    return _FIRST_VARIANT_INDEX - len(_KINDS) * number - _KINDS.index(kind)
+
+
+def kind_of_variant(index: int) -> str | None:
+    """Which variant of a candidate has that index; None for candidates themselves."""
+    offset = _FIRST_VARIANT_INDEX - index
+    return _KINDS[offset % len(_KINDS)] if offset >= 0 else None

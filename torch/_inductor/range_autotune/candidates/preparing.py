@@ -1,0 +1,186 @@
+"""What a call site begins with: who competes in which range, each traced once."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from typing import TYPE_CHECKING
+
+import torch
+
+from ... import config
+from ...virtualized import V
+from ..errors import NotTunable, one_line
+from ..graphs.collectives import can_measure, has_collective, ranks_of
+from ..measuring.ranks import common_to_all_ranks, is_same_on_all_ranks, topology
+from ..ranges import ANY_SIZE, DimRange, fill_gaps, merge_neighbours, Segment
+from ..registering.contests import make_contest
+from ..registering.parsing import naming
+from ..sizes.size_conditions import size_bounds
+from ..standing import ContestedRange, LEFT_OUT_ELSEWHERE, Standing
+from ..tuning import Tuning
+from ..winners import Winner
+from .candidate_graphs import at_site, trace_fallback
+from .candidate_indices import FALLBACK_INDEX
+from .tracing import add_plain_lowering, add_variants, trace_candidates
+
+
+if TYPE_CHECKING:
+    from ..call_site import CallSite
+    from ..registration import Contest, Registration
+    from .traced_candidates import TracedCandidate
+
+log = logging.getLogger("torch._inductor.kernel.custom_op")
+
+
+def prepare(registration: Registration, site: CallSite) -> Tuning:
+    """
+    Finds out who competes where, and traces each candidate once.
+
+    Raises:
+        ValueError: if the registration does not fit the call: a dimension that the
+            tensor lacks, a bad config from a generator.
+        NotTunable, CandidateError: if the call is to be lowered as if not registered.
+    """
+    if not _times_may_decide() and registration.options.include_fallback:
+        raise NotTunable("Inductor is to be deterministic, so that no times decide")
+    contest = registration.contest or _generated_contest(registration, site)
+    table = contest.table
+    size = None if table is None else site.size_of(table.dim)
+    if size is not None and size.free_symbols:
+        _check_can_dispatch()
+    bounds = ANY_SIZE if size is None else size_bounds(size)
+    ranges = _possible_ranges(contest, bounds)
+    fallback, outputs = trace_fallback(site)
+    standing = Standing(registration, site, ranges, contest.candidates)
+    tuning = Tuning(outputs, table, size, bounds, standing)
+    trace_candidates(tuning)
+    _agree_with_ranks(tuning, fallback)
+    if not _times_may_decide():
+        _decide_without_times(tuning)
+    elif tuning.standing.traced:
+        if registration.options.include_fallback:
+            add_plain_lowering(tuning)
+        add_variants(tuning)
+    if tuning.standing.traced:
+        tuning.standing.traced[FALLBACK_INDEX] = fallback
+    return tuning
+
+
+def _times_may_decide() -> bool:
+    """Not where every run is to compute the same; torch's own setting implies Inductor's."""
+    return not (config.deterministic or config.batch_invariant)
+
+
+def _decide_without_times(tuning: Tuning) -> None:
+    """
+    Chooses the first candidate that competes in all ranges, where no times may decide and
+    the op itself does not compete.
+
+    Raises:
+        NotTunable: if there is none.
+    """
+    for index, traced in tuning.standing.traced.items():
+        if tuning.standing.enters_all_ranges(index):
+            tuning.standing.traced = {index: traced}
+            ranges = [
+                Segment(r.possible, Winner(index)) for r in tuning.standing.ranges
+            ]
+            tuning.winners = merge_neighbours(
+                fill_gaps(ranges, tuning.bounds, Winner(FALLBACK_INDEX))
+            )
+            return
+    tuning.standing.tell()
+    raise NotTunable("no implementation is for all ranges, and no times decide")
+
+
+def _check_can_dispatch() -> None:
+    """Raises NotTunable where the wrapper cannot be given branches."""
+    if config.fx_wrapper:
+        raise NotTunable("the FX wrapper has no dispatch by a size")
+    if config.memory_planning and V.graph.cpp_wrapper:
+        # Pools that it declares in one branch are used behind it.
+        raise NotTunable("memory_planning knows no branches in C++")
+
+
+def _agree_with_ranks(tuning: Tuning, fallback: TracedCandidate) -> None:
+    """Finds the ranks to measure with; what one of them could not trace is out on all."""
+    if not can_measure():
+        return
+    graphs = [t.graph for t in (*tuning.standing.traced.values(), fallback)]
+    if not (tuning.registration.mentions_collective or has_collective(graphs)):
+        return
+    tuning.ranks = ranks_of(graphs)
+    tuning.hosts = topology(tuning.ranks)
+    ranges = [(str(r.possible), r.candidates) for r in tuning.standing.ranges]
+    if not is_same_on_all_ranks(ranges, tuning.ranks):
+        raise NotTunable("ranks see other ranges, or candidates for them")
+    common = common_to_all_ranks(tuning.standing.traced, tuning.ranks)
+    for index in tuning.standing.traced.keys() - common:
+        tuning.standing.reject(index, LEFT_OUT_ELSEWHERE)
+
+
+def as_for(first: Tuning, site: CallSite) -> Tuning | None:
+    """
+    What there is to decide at a call site that is equal up to the names of symbols.
+
+    No implementation is called again. None where candidates rely on what is known of the
+    first site's symbols only.
+    """
+    if site.exprs() == first.site.exprs() or not first.standing.traced:
+        standing = dataclasses.replace(first.standing, site=site)
+        return dataclasses.replace(first, standing=standing, first=first.source)
+    try:
+        fallback, outputs = trace_fallback(site)
+        size = None if first.table is None else site.size_of(first.table.dim)
+        traced = {
+            index: at_site(t, site, size) for index, t in first.standing.traced.items()
+        }
+    except Exception as e:
+        log.debug("%s: not as for an equal call: %s", first.name, one_line(e))
+        return None
+    traced[FALLBACK_INDEX] = fallback
+    return dataclasses.replace(
+        first,
+        outputs=outputs,
+        size=size,
+        standing=dataclasses.replace(first.standing, site=site, traced=traced),
+        first=first.source,
+    )
+
+
+def _possible_ranges(contest: Contest, bounds: DimRange) -> tuple[ContestedRange, ...]:
+    """The table's rows, cut down to the sizes that can occur."""
+    if contest.table is None:
+        return (
+            ContestedRange(ANY_SIZE, ANY_SIZE, tuple(range(len(contest.candidates)))),
+        )
+    ranges = []
+    for row in contest.table.rows:
+        possible = row.sizes.intersect(bounds)
+        if possible is not None:
+            ranges.append(ContestedRange(row.sizes, possible, row.candidates))
+    return tuple(ranges)
+
+
+def _generated_contest(registration: Registration, site: CallSite) -> Contest:
+    generate = registration.config_generator
+    assert generate is not None
+    with V.fake_mode:
+        fakes = site.fake_arguments()
+        tensors = {n: v for n, v in fakes.items() if isinstance(v, torch.Tensor)}
+        try:
+            configs = generate(tensors)
+        except Exception as e:
+            raise ValueError(
+                f"config_generator of {registration.op} fails: {type(e).__name__}: {e}"
+            ) from e
+    if not isinstance(configs, (list, tuple)):
+        raise TypeError(
+            f"config_generator of {registration.op} must return a list or tuple of "
+            f"CustomOpConfig, got {type(configs)}"
+        )
+    if not configs:
+        raise NotTunable("config_generator returned no config")
+    with naming(registration.op):
+        return make_contest(registration.op, configs, registration.split)

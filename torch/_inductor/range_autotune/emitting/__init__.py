@@ -1,0 +1,1 @@
+"""Winners in the generated code: branches, the dispatch among them, and their kernels' config."""

@@ -1,0 +1,1 @@
+"""Candidates run and timed: at which sizes, within which limits, and what follows from it."""

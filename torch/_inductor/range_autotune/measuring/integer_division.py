@@ -1,0 +1,49 @@
+"""
+Divisions of integers, some of which end the process where generated C++ divides by zero; and
+benchmark inputs of integers are zeros unless the user makes others.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TYPE_CHECKING
+
+import torch
+
+from ..graphs.control_flow import all_nodes
+from .limits import call_candidate
+
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_DIVISIONS = (
+    torch.ops.aten.div,
+    torch.ops.aten.floor_divide,
+    torch.ops.aten.remainder,
+    torch.ops.aten.fmod,
+    torch.ops.prims.div,
+    torch.ops.prims.remainder,
+    torch.ops.prims.fmod,
+)
+
+
+def divides_integers(node: torch.fx.Node) -> bool:
+    """Whether a node divides integers by those of a tensor."""
+    packet = getattr(node.target, "overloadpacket", None)
+    divisor = node.args[1] if len(node.args) > 1 else node.kwargs.get("other")
+    if packet not in _DIVISIONS or not isinstance(divisor, torch.fx.Node):
+        return False
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and not value.dtype.is_floating_point
+
+
+def check_divisors(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
+    """
+    Raises what PyTorch raises where generated code would divide integers by zero, and
+    what ``call_candidate`` does: the graph is called eagerly for that.
+
+    Args:
+        inputs: one for each placeholder of the graph.
+    """
+    if any(map(divides_integers, all_nodes(graph))):
+        call_candidate(graph, *inputs)

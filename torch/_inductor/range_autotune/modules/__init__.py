@@ -1,0 +1,1 @@
+"""Candidates as modules by themselves: generated, compiled in threads, and loaded."""

@@ -1,0 +1,1 @@
+"""Which neighbours of a registered op share its choice: regions of the graph, and their limits."""

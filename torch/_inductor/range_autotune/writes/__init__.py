@@ -1,0 +1,1 @@
+"""Memory that is written: by registered ops, by what stands around them, and in their place."""
