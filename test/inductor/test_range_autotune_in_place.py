@@ -1,6 +1,6 @@
 # Owner(s): ["module: inductor"]
 """
-Tests of ``torch._inductor.range_autotune.in_place``: ops that write to what others see, such as
+Tests of ``range_autotune.writes.in_place``: ops that write to what others see, such as
 a cache, a residual, or the result of a product.
 """
 
@@ -35,7 +35,7 @@ from torch._inductor.kernel.custom_op import (
     register_custom_op_autotuning,
 )
 from torch._inductor.range_autotune import inputs
-from torch._inductor.range_autotune.without_copies import without_copies
+from torch._inductor.range_autotune.writes.without_copies import without_copies
 
 
 if HAS_GPU:
@@ -528,13 +528,21 @@ class TestInPlace(InPlaceTestCase):
             values = heads.to(dtype)
             heads.copy_(values * (1 + values.abs().sum(-1, keepdim=True)).reciprocal())
 
-        op = tuned(norm_, ["x"], multiplied)
+        def flattened(x):
+            values = x.view(x.shape[0], -1, 16).to(dtype)
+            sums = values.abs().sum(-1, keepdim=True) + 1
+            x.copy_((values / sums).to(x.dtype).flatten(1))
+
+        op = tuned(norm_, ["x"], multiplied, flattened)
 
         def fn(heads):
             op(heads[:, 32:64])
 
-        code = self.check(fn, lambda n: [ramp(n, 80) / n], dims=((0, 0),))
-        self.assertEqual(code.count(KERNEL), 1)
+        make = lambda n: [ramp(n, 80) / n]  # noqa: E731
+        for winner in (0, 1):
+            torch._dynamo.reset()
+            code = self.check(fn, make, winner, dims=((0, 0),))
+            self.assertEqual(code.count(KERNEL), 1, msg=code)
 
     def norm_and_turn(self):
         def turn_(x: torch.Tensor, k: torch.Tensor, by: torch.Tensor) -> None:
