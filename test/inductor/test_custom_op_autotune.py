@@ -38,7 +38,7 @@ from torch._inductor.kernel.custom_op import (
     register_custom_op_autotuning,
 )
 from torch._inductor.range_autotune import measure
-from torch._inductor.range_autotune.candidates.candidate_indices import PLAIN_INDEX
+from torch._inductor.range_autotune.candidate_indices import PLAIN_INDEX
 from torch._inductor.range_autotune.measuring import calls, measure_ranges
 from torch._inductor.range_autotune.times import Failure, failure_of, Timing
 

@@ -29,7 +29,7 @@ from torch._inductor.kernel.custom_op import (
     register_custom_op_autotuning,
 )
 from torch._inductor.range_autotune import measure
-from torch._inductor.range_autotune.candidates.candidate_indices import (
+from torch._inductor.range_autotune.candidate_indices import (
     index_of_variant,
     PERSISTENT,
 )

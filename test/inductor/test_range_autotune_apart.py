@@ -23,7 +23,7 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune.candidates.candidate_indices import (
+from torch._inductor.range_autotune.candidate_indices import (
     APART,
     FALLBACK_INDEX,
     index_of_variant,

@@ -20,7 +20,7 @@ from torch._inductor.kernel.custom_op import (
     CustomOpConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune.candidates.candidate_indices import PLAIN_INDEX
+from torch._inductor.range_autotune.candidate_indices import PLAIN_INDEX
 from torch._inductor.range_autotune.ops.body_state import may_read_state
 from torch._inductor.range_autotune.ops.op_bodies import body_on, written_bodies
 

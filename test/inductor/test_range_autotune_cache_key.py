@@ -35,8 +35,8 @@ import torch
 from torch._inductor import config
 from torch._inductor.kernel.custom_op import CustomOpConfig
 from torch._inductor.range_autotune.cache_key import fingerprint, registrations_key
-from torch._inductor.range_autotune.caching import content_of_values
-from torch._inductor.range_autotune.caching.content import Unhashable
+from torch._inductor.range_autotune.contents import content_of_values
+from torch._inductor.range_autotune.contents.content import Unhashable
 from torch._inductor.range_autotune.ranges import DimRange
 from torch._inductor.range_autotune.registration import (
     Candidate,

@@ -11,11 +11,11 @@ from torch.utils import _pytree as pytree
 
 import torch
 from torch._inductor.range_autotune.call_site import CallSite
+from torch._inductor.range_autotune.candidate_indices import FALLBACK
 from torch._inductor.range_autotune.candidates.candidate_graphs import (
     trace_candidate,
     trace_fallback,
 )
-from torch._inductor.range_autotune.candidates.candidate_indices import FALLBACK
 from torch._inductor.range_autotune.candidates.contract import Outputs
 from torch._inductor.range_autotune.candidates.traced_candidates import (
     Rejection,

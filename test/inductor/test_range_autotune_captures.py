@@ -18,8 +18,8 @@ import torch
 from torch._inductor import config, ir
 from torch._inductor.kernel.custom_op import CustomOpRangeConfig
 from torch._inductor.range_autotune.graphs.captures import captured_tensors
+from torch._inductor.range_autotune.graphs.functional import arguments_written
 from torch._inductor.range_autotune.graphs.symbolic_graphs import trace_subgraph
-from torch._inductor.range_autotune.writes.functional import arguments_written
 
 
 DEVICE = GPU_TYPE if HAS_GPU else "cpu"

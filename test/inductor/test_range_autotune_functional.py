@@ -30,10 +30,10 @@ from torch._inductor.range_autotune.candidates.traced_candidates import (
     TracedCandidate,
 )
 from torch._inductor.range_autotune.errors import CandidateError
+from torch._inductor.range_autotune.graphs.functional import arguments_written
 from torch._inductor.range_autotune.graphs.node_kinds import memory_of
 from torch._inductor.range_autotune.graphs.symbolic_graphs import trace_subgraph
 from torch._inductor.range_autotune.registration import Candidate
-from torch._inductor.range_autotune.writes.functional import arguments_written
 
 
 aten = torch.ops.aten

@@ -15,7 +15,7 @@ import torch
 from torch._inductor import config
 from torch._inductor.kernel.custom_op import CustomOpRangeConfig
 from torch._inductor.range_autotune import dispatch
-from torch._inductor.range_autotune.candidates.candidate_indices import FALLBACK_INDEX
+from torch._inductor.range_autotune.candidate_indices import FALLBACK_INDEX
 from torch._inductor.range_autotune.kernel_configs import (
     kernel_config_calls,
     kernel_config_ranges,

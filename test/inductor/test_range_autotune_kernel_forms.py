@@ -29,18 +29,20 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune.candidates import kernel_forms
-from torch._inductor.range_autotune.candidates.candidate_indices import (
+from torch._inductor.range_autotune.candidate_indices import (
     FALLBACK_INDEX,
     index_of_variant,
     PERSISTENT,
 )
+from torch._inductor.range_autotune.candidates import kernel_forms
 from torch._inductor.range_autotune.candidates.kernel_forms import (
-    meta_of_form,
-    with_other_warps,
     with_persistent_reductions,
 )
 from torch._inductor.range_autotune.candidates.traced_candidates import TracedCandidate
+from torch._inductor.range_autotune.kernel_configs.long_rows import (
+    meta_of_form,
+    with_other_warps,
+)
 from torch._inductor.range_autotune.registration import Candidate
 
 

@@ -30,8 +30,8 @@ from torch.testing._internal.common_utils import (
 import torch
 from torch._inductor import config
 from torch._inductor.kernel.custom_op import CustomOpConfig
-from torch._inductor.range_autotune.measuring import limits
-from torch._inductor.range_autotune.measuring.limits import (
+from torch._inductor.range_autotune import limits
+from torch._inductor.range_autotune.limits import (
     call_within,
     Exited,
     is_out_of_memory,
@@ -299,7 +299,7 @@ class TestCallWithin(TestCase):
         """CPython 3.11 never comes to its end with nothing to raise on its way."""
         script = """
             import sys
-            from torch._inductor.range_autotune.measuring.limits import call_within, TookTooLong
+            from torch._inductor.range_autotune.limits import call_within, TookTooLong
 
             def spin():
                 while True:
@@ -421,8 +421,8 @@ class TestLimitedExecutor(TestCase):
     def test_process_exits_while_a_call_hangs(self):
         script = """
             import threading
-            from torch._inductor.range_autotune.measuring import limits
-            from torch._inductor.range_autotune.measuring.limits import LimitedExecutor
+            from torch._inductor.range_autotune import limits
+            from torch._inductor.range_autotune.limits import LimitedExecutor
             limits._EXIT_WAIT_S = 0.1
             result = LimitedExecutor(1, "it", 0.01).submit(threading.Event().wait)
             print(type(result.exception()).__name__)
@@ -582,7 +582,7 @@ class TestCandidates(OpTestCase):
                 import torch
                 from torch._inductor import config
                 from torch._inductor.kernel.custom_op import *
-                from torch._inductor.range_autotune.measuring import limits
+                from torch._inductor.range_autotune import limits
                 from torch._inductor.range_autotune.modules import compiling
 
                 @torch.library.custom_op("limits::op", mutates_args=())

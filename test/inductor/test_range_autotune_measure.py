@@ -18,9 +18,8 @@ from torch._inductor.test_case import run_tests, TestCase
 
 import torch
 from torch._inductor import config
-from torch._inductor.range_autotune import measure
+from torch._inductor.range_autotune import limits, measure
 from torch._inductor.range_autotune.measure import time_candidates
-from torch._inductor.range_autotune.measuring import limits
 from torch._inductor.range_autotune.times import Failure, Timing
 
 

@@ -13,7 +13,7 @@ from torch.testing._internal.common_utils import (
 
 import torch
 from torch._inductor import config
-from torch._inductor.range_autotune.candidates.candidate_indices import FALLBACK_INDEX
+from torch._inductor.range_autotune.candidate_indices import FALLBACK_INDEX
 from torch._inductor.range_autotune.kernel_configs import kernel_config_calls
 from torch._inductor.range_autotune.measuring import calls as module_of_calls
 from torch._inductor.range_autotune.measuring import measure_ranges

@@ -21,15 +21,15 @@ from torch._inductor.kernel.custom_op import (
     CustomOpConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune.candidates.candidate_indices import (
+from torch._inductor.range_autotune.candidate_indices import (
     AS_WRITTEN,
     FALLBACK_INDEX,
     index_of_variant,
 )
+from torch._inductor.range_autotune.limits import TookTooLong
 from torch._inductor.range_autotune.measuring import comparing
 from torch._inductor.range_autotune.measuring.calls import Runners
 from torch._inductor.range_autotune.measuring.conclusions import judge
-from torch._inductor.range_autotune.measuring.limits import TookTooLong
 from torch._inductor.range_autotune.measuring.numerics import (
     allowed_difference,
     find_mismatch,

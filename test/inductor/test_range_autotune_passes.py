@@ -21,8 +21,8 @@ from torch.testing._internal.common_utils import (
 import torch
 from torch._inductor import compile_fx, config
 from torch._inductor.kernel.custom_op import CustomOpRangeConfig
-from torch._inductor.range_autotune.candidates.candidate_indices import PLAIN_INDEX
-from torch._inductor.range_autotune.graphs.passes import is_other_form
+from torch._inductor.range_autotune.candidate_indices import PLAIN_INDEX
+from torch._inductor.range_autotune.candidates.passes import is_other_form
 
 
 KEYS, WIDTH = 64, 32

@@ -15,12 +15,12 @@ from torch.nn.attention.flex_attention import flex_attention
 
 import torch
 from torch._inductor import ir
+from torch._inductor.range_autotune.graphs.functional import arguments_written
 from torch._inductor.range_autotune.graphs.symbolic_graphs import (
     free_symbols,
     inline_subgraph_to_ir_nodes,
 )
 from torch._inductor.range_autotune.sizes.guards import frozen_shapes, refused_question
-from torch._inductor.range_autotune.writes.functional import arguments_written
 
 
 aten = torch.ops.aten

@@ -20,8 +20,8 @@ from torch.testing._internal.common_utils import (
 )
 from torch.utils._triton import has_triton_package
 
-from torch._inductor.range_autotune.caching.content import content_digest
-from torch._inductor.range_autotune.caching.triton_kernels import _COUNTS, kernel_parts
+from torch._inductor.range_autotune.contents.content import content_digest
+from torch._inductor.range_autotune.contents.triton_kernels import _COUNTS, kernel_parts
 
 
 FACTOR = 2

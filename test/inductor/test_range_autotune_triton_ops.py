@@ -26,7 +26,7 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune.candidates.candidate_indices import PLAIN_INDEX
+from torch._inductor.range_autotune.candidate_indices import PLAIN_INDEX
 
 
 _numbers = itertools.count()

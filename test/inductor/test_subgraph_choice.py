@@ -34,7 +34,7 @@ from torch._inductor.codegen.subgraph import (
     SubgraphChoiceCaller,
     SubgraphTemplate,
 )
-from torch._inductor.range_autotune.caching.content import Unhashable
+from torch._inductor.range_autotune.contents.content import Unhashable
 from torch._inductor.range_autotune.modules.subgraph_module import (
     generate_module,
     SubgraphModule,

@@ -28,8 +28,8 @@ from torch.fx.experimental.symbolic_shapes import _ShapeEnvGuardError
 
 import torch
 from torch._inductor import ir
-from torch._inductor.range_autotune.caching.content import Unhashable
 from torch._inductor.range_autotune.candidates.contract import layout_of
+from torch._inductor.range_autotune.contents.content import Unhashable
 from torch._inductor.range_autotune.errors import one_line
 from torch._inductor.range_autotune.graphs.graph_text import graph_text, SymbolNames
 from torch._inductor.range_autotune.graphs.symbolic_graphs import (

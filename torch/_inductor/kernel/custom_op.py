@@ -16,7 +16,7 @@ from torch._inductor.lowering import validate_ir
 from torch._inductor.select_algorithm import ExternKernelChoice
 
 from torch._inductor import ir
-from torch._inductor.range_autotune.caching.stale_code import install, registration_of
+from torch._inductor.range_autotune.caching.stale_code import install
 from torch._inductor.range_autotune.call_site import CallSite
 from torch._inductor.range_autotune.ops.functional_variants import (
     check_has_variant,
@@ -44,6 +44,7 @@ from torch._inductor.range_autotune.registering.signatures import (
     is_tensor_argument,
 )
 from torch._inductor.range_autotune.registration import Candidate, Contest, Registration
+from torch._inductor.range_autotune.registry import registration_of
 
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ import logging
 from typing import Any, TYPE_CHECKING
 
 from .. import config
-from .caching.content import content_digest, digest, Unhashable
-from .caching.stale_code import registrations_in_force
 from .candidates.traced_candidates import NAMESPACES_OF_TORCH
+from .contents.content import content_digest, digest, Unhashable
 from .graphs.collectives import several_ranks
 from .graphs.control_flow import all_called
+from .registry import registrations_in_force
 
 
 if TYPE_CHECKING:

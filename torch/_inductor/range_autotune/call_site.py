@@ -141,6 +141,8 @@ class CallSite:
         kwargs: Mapping[str, Any],
     ) -> CallSite:
         """
+        The call site of one op's call.
+
         Args:
             args, kwargs: what a lowering is called with.
 
@@ -173,6 +175,8 @@ class CallSite:
         cls, body: torch.fx.Graph, calls: Sequence[torch.fx.Node], inputs: Sequence[Any]
     ) -> CallSite:
         """
+        The call site that a region is: its ops, and the neighbours around them.
+
         Args:
             calls: the ops' nodes in the body, in order.
             inputs: what the region's lowering is called with, for each placeholder.

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any, TYPE_CHECKING
 
+from torch.fx import GraphModule
+
 from ..virtualized import V
 
 
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 _TUNINGS = "_custom_op_tunings"
 _TOLD = "_custom_op_candidates_left_out"
+# In the metadata of graphs that are compiled to be measured.
+_IS_CANDIDATE = "custom_op_candidate"
 
 
 def outermost_graph() -> GraphLowering:
@@ -37,3 +41,15 @@ def known_tunings() -> dict[Any, Tuning]:
 def told_left_out() -> set[tuple[str, str, str, DimRange | None]]:
     """Warnings given for the graph so far: op, candidate, reason, and range if it is of one."""
     return vars(outermost_graph()).setdefault(_TOLD, set())
+
+
+def mark_candidate(gm: GraphModule) -> None:
+    """Says of a graph that it is compiled to be measured."""
+    gm.meta[_IS_CANDIDATE] = True
+
+
+def has_autotuned_op() -> bool:
+    """Whether the graph being compiled has an autotuned op, or is a candidate of one."""
+    module = outermost_graph().module
+    candidate = isinstance(module, GraphModule) and _IS_CANDIDATE in module.meta
+    return candidate or bool(known_tunings())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import traceback
 
-from .measuring.limits import TookTooLong
+from .limits import TookTooLong
 
 
 class CandidateError(Exception):

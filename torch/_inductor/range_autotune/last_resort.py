@@ -18,14 +18,14 @@ from torch._dynamo.exc import ShortenTraceback, SkipFrame
 
 import torch
 
-from .caching.stale_code import registration_of, without_registrations
 from .compiled_graph import known_tunings
 from .errors import one_line
 from .graphs.collectives import several_ranks
 from .graphs.control_flow import all_called
 from .graphs.symbolic_graphs import copied
-from .measuring.limits import is_out_of_memory
+from .limits import is_out_of_memory
 from .modules.subgraph_module import TrustsInputs
+from .registry import registration_of, without_registrations
 
 
 if TYPE_CHECKING:

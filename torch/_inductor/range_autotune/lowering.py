@@ -15,12 +15,12 @@ import torch
 
 from .. import config, ir
 from ..virtualized import V
-from .caching.content import Unhashable
 from .caching.stale_code import note_lowered
 from .call_site import CallSite, CONJUGATED
-from .candidates.candidate_indices import FALLBACK_INDEX
+from .candidate_indices import FALLBACK_INDEX
 from .candidates.preparing import as_for, prepare
 from .compiled_graph import known_tunings
+from .contents.content import Unhashable
 from .deferred import defer, lowered_as_not_registered, lowered_as_registered
 from .dispatch import emit_dispatch, emit_winner, with_strides_of
 from .errors import CandidateError, NotTunable, one_line
@@ -159,7 +159,7 @@ def _tune(
     reach: Reach = Reach.ALONE,
 ) -> Any:
     """
-    See ``lower_call``.
+    Prepares, decides and emits one call site, which may be a region, see ``lower_call``.
 
     Args:
         lower_in_parts: lowers a region's inputs to its outputs by smaller regions.

@@ -12,7 +12,7 @@ from torch._dynamo.utils import counters
 
 import torch
 
-from .measuring.limits import A_CALL, call_candidate, TookTooLong
+from .limits import A_CALL, call_candidate, TookTooLong
 from .settings import time_limit_s
 from .times import failure_of, Timing, timing_of, usual_timing_of
 

@@ -2,10 +2,10 @@
 Neighbours of an op share its choice, so that each branch of a dispatch is fused as if it
 stood alone.
 
-An FX pass behind the post-grad passes. A call whose choice depends on a symbolic size
-becomes one node with a small graph inside: the op, the pointwise work on its result, and
-that on what these read. Candidates are that graph with the op replaced, so that
-tracing, measuring and emitting all see the fused whole.
+An FX pass behind the post-grad passes. A call whose choice depends on a symbolic size, or
+that writes, becomes one node with a small graph inside: the op, what joins it (see
+``neighbours.joining``), and other such calls. Candidates are that graph with the op replaced,
+so that tracing, measuring and emitting all see the fused whole.
 """
 
 from __future__ import annotations

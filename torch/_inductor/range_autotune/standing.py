@@ -9,7 +9,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from .caching.timing_keys import candidate_text
-from .candidates.candidate_indices import (
+from .candidate_indices import (
     FALLBACK,
     FALLBACK_INDEX,
     kind_of_variant,
@@ -41,7 +41,8 @@ class ContestedRange:
     Args:
         sizes: the range as it was registered, or a part of it.
         possible: those of its sizes that can occur.
-        candidates: indices of those registered for it; the op itself is not among them.
+        candidates: indices of those registered for it, or of their pieces; the op itself is not
+            among them.
     """
 
     sizes: DimRange

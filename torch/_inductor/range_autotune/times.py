@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from .errors import one_line
-from .measuring.limits import is_out_of_memory, TookTooLong
+from .limits import is_out_of_memory, TookTooLong
 
 
 if TYPE_CHECKING:

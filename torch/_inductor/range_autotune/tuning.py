@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any, TYPE_CHECKING
 
 from .. import config
-from .candidates.candidate_indices import (
+from .candidate_indices import (
     APART,
     FALLBACK_INDEX,
     kind_of_variant,

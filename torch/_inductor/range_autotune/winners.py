@@ -22,7 +22,7 @@ K = TypeVar("K")
 KernelConfigs = tuple[tuple[str, str], ...]
 
 # Two times of one kernel differ by this much now and then. On a machine so busy that
-# they differ by more than the limit, the lowest samples still tell something.
+# they differ by more than the limit, what is taken from the samples still tells something.
 NOISE = 0.03
 _NOISE_LIMIT = 0.06
 

@@ -1,1 +1,1 @@
-"""What may be used again, and what names it: contents as digests, times on disk, stale code."""
+"""What may be used again, and until when: times on disk, compiled code."""

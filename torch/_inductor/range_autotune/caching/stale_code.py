@@ -1,11 +1,9 @@
 """
-Which registrations a compilation goes by, and which compiled code a new one makes stale.
+Which compiled code a new registration makes stale.
 
-A compilation goes by the registrations at the moment it first asks for one, its backward
-pass included, whatever is registered meanwhile: cache keys and the code under them agree.
-What it lowered is remembered, on disk too. Registering an op drops the code in which the
-op was lowered, registered or not, so that the next call compiles again; code that is just
-being compiled is dropped by its own first call.
+What a compilation lowered is remembered, on disk too. Registering an op drops the code in
+which the op was lowered, registered or not, so that the next call compiles again; code that
+is just being compiled is dropped by its own first call.
 
 Nothing here waits for a compilation: a thread may register while it holds the import lock
 of a module that a compiling thread is about to import.
@@ -13,43 +11,30 @@ of a module that a compiling thread is about to import.
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
-import dataclasses
 import functools
 import sys
 import threading
 import weakref
 from typing import Any, TYPE_CHECKING
 
-from torch._guards import CompileContext, CompileId, TracingContext
+from torch._guards import CompileContext, CompileId
 
 import torch
 
 from ..ops.functional_variants import registered_op, variant_of
-from ..registration import Registration
+from ..registry import lock, registered_now, registrations_in_force
 
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    Registrations = dict[str, Registration]
     # By identity: Dynamo counts from zero again when it is reset.
     CompileIds = dict[int, CompileId]
 
-# Guards what follows; held for moments, and never around an import or a compilation.
-_lock = threading.RLock()
-_in_force: weakref.WeakKeyDictionary[TracingContext, Registrations] = (
-    weakref.WeakKeyDictionary()
-)
 # By identity: a compilation, and the ops that it lowered.
 _compiled: dict[int, tuple[CompileId, frozenset[str]]] = {}
 # Compilations whose code is to be dropped as soon as it is there.
 _stale: CompileIds = {}
-# Whether no registration counts for what this context compiles.
-_untuned: contextvars.ContextVar[bool] = contextvars.ContextVar(
-    "custom_ops_untuned", default=False
-)
 
 
 class _Lowered(threading.local):
@@ -65,52 +50,6 @@ class _Lowered(threading.local):
 _lowered = _Lowered()
 
 
-def registrations_in_force() -> Registrations:
-    """
-    By name of the op, all registrations that the compilation under way goes by; outside
-    of one those of now.
-    """
-    if _untuned.get():
-        return {}
-    context = TracingContext.try_get()
-    known = None if context is None else _in_force.get(context)
-    if known is not None:
-        return known
-    now = _registered_now()
-    if context is None:
-        return now
-    with _lock:
-        return _in_force.setdefault(context, now)
-
-
-@contextlib.contextmanager
-def without_registrations() -> Iterator[None]:
-    """In the block no registration counts."""
-    token = _untuned.set(True)
-    try:
-        yield
-    finally:
-        _untuned.reset(token)
-
-
-def _registered_now() -> Registrations:
-    from ...lowering import user_lowerings
-
-    found = {}
-    for op, lowering in list(user_lowerings.items()):
-        registration = getattr(lowering, "registration", None)
-        if isinstance(registration, Registration):
-            found[registered_op(op).name()] = registration
-    return found
-
-
-def registration_of(target: Any) -> Registration | None:
-    """That of an op (or any other target of an FX node) for the compilation under way."""
-    if not isinstance(target, torch._ops.OpOverload):
-        return None
-    return registrations_in_force().get(registered_op(target).name())
-
-
 def install(op: torch._ops.OpOverload, lowering: Callable[..., Any]) -> None:
     """
     Registers an op's lowering, and drops the compiled code in which the op was lowered.
@@ -120,7 +59,7 @@ def install(op: torch._ops.OpOverload, lowering: Callable[..., Any]) -> None:
     """
     from ...lowering import user_lowerings
 
-    with _lock:
+    with lock:
         user_lowerings[variant_of(op) or op] = lowering
         stale = {
             key: compile_id
@@ -131,30 +70,6 @@ def install(op: torch._ops.OpOverload, lowering: Callable[..., Any]) -> None:
             del _compiled[key]
         _stale.update(stale)
     _drop(stale)
-
-
-def replace_registration(old: Registration, new: Registration | None) -> None:
-    """
-    Puts a registration in the place of another one of the same name, also for the compilation
-    under way, and drops no code.
-
-    Args:
-        new: None to forget the old one.
-    """
-    from ...lowering import user_lowerings
-
-    with _lock:
-        for op, lowering in list(user_lowerings.items()):
-            if getattr(lowering, "registration", None) is old:
-                del user_lowerings[op]
-                if new is not None:
-                    key = variant_of(new.op) or new.op
-                    followed: Any = dataclasses.replace(lowering, registration=new)  # type: ignore[type-var]  # a dataclass of ours
-                    user_lowerings[key] = followed
-        in_force = registrations_in_force()
-        del in_force[old.op.name()]
-        if new is not None:
-            in_force[new.op.name()] = new
 
 
 def note_lowered(target: Any, decomposed: Any = None) -> None:
@@ -198,8 +113,8 @@ def tracked(post_compile: Callable[..., None]) -> Callable[..., None]:
 
 def _note_compiled(compile_id: CompileId, ops: Iterable[str]) -> None:
     in_force = registrations_in_force()
-    with _lock:
-        now = _registered_now()
+    with lock:
+        now = registered_now()
         _, before = _compiled.get(id(compile_id), (compile_id, frozenset()))
         _compiled[id(compile_id)] = compile_id, before.union(ops)
         for op in ops:
@@ -233,7 +148,7 @@ def _drop(stale: CompileIds) -> None:
             manager = entry.guard_manager
             if manager.extra_state is not None:
                 manager.extra_state.invalidate(entry, _stale_guards())
-            with _lock:
+            with lock:
                 _stale.pop(id(entry.compile_id), None)
 
 

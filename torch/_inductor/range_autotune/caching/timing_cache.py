@@ -24,9 +24,9 @@ from torch._dynamo.utils import counters
 
 from ... import config
 from ...runtime.cache_dir_utils import cache_dir
+from ..contents.content import Unhashable
 from ..kernel_configs.kernel_config_ranges import ConfigRecord
 from ..times import Failure, Findings, Timing
-from .content import Unhashable
 from .timing_keys import cache_key, Environment, FORMAT
 
 

@@ -18,8 +18,8 @@ import torch
 
 from ... import config
 from ...cpp_builder import get_compiler_version_info, get_cpp_compiler
+from ..contents.content import content_digest, digest, Unhashable
 from ..graphs.graph_text import graph_text, SymbolNames
-from .content import content_digest, digest, Unhashable
 
 
 if TYPE_CHECKING:
@@ -82,6 +82,8 @@ class Environment:
 @functools.lru_cache(maxsize=8)
 def _config_digest(options: bytes) -> str:
     """
+    All of Inductor's config, as a digest.
+
     Args:
         options: changes with the config; what it is made of takes milliseconds to read.
     """

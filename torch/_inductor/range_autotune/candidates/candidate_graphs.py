@@ -29,10 +29,11 @@ from torch.utils import _pytree as pytree
 import torch
 
 from ...virtualized import V
+from ..candidate_indices import FALLBACK, PLAIN_NAME
 from ..errors import CandidateError, one_line
-from ..graphs.passes import is_other_form, optimized
 from ..graphs.symbolic_graphs import trace_subgraph
-from ..measuring.limits import call_within
+from ..graphs.write_ops import put_writes_last
+from ..limits import call_within
 from ..neighbours.apart import keep_apart, register_lowering_of_boundary
 from ..ops.op_bodies import decompositions_without
 from ..registration import Candidate
@@ -40,9 +41,7 @@ from ..settings import time_limit_s
 from ..sizes.guards import refused_question, without_optional_guards
 from ..sizes.known_sizes import knowing
 from ..sizes.narrowed_sizes import no_answer_kept
-from ..writes.write_ops import put_writes_last
 from .candidate_calls import call_as_op, call_of_candidate, plain_body
-from .candidate_indices import FALLBACK, PLAIN_NAME
 from .contract import (
     check_graph,
     check_outputs,
@@ -54,6 +53,7 @@ from .contract import (
     with_own_memory,
 )
 from .eager_strides import with_eager_strides
+from .passes import is_other_form, optimized
 from .traced_candidates import NAMESPACES_OF_TORCH, Rejection, TracedCandidate
 
 
@@ -246,6 +246,8 @@ def _traced(
     limit_s: float | None,
 ) -> TracedCandidate:
     """
+    A candidate with its graphs, of which the one as written may be missing.
+
     Args:
         graphs: traces it, as ``_candidate_graphs`` does.
         known: of the size that is dispatched on.
@@ -363,6 +365,8 @@ def _trace(
     fn: Any, site: CallSite, eager: Collection[torch._ops.OpOverload]
 ) -> torch.fx.GraphModule:
     """
+    The graph of a function of the call site's inputs.
+
     Args:
         eager: ops that stay one node each and are called eagerly, whatever
             decompositions and lowerings there are for them.

@@ -20,10 +20,10 @@ from ...virtualized import V
 from ..errors import CandidateError
 from ..graphs.captures import captured_tensors
 from ..graphs.control_flow import copy_for_output
+from ..graphs.functional import arguments_written
 from ..graphs.node_kinds import memory_of
+from ..graphs.write_ops import stands_for_write
 from ..sizes.guards import known_answer
-from ..writes.functional import arguments_written
-from ..writes.write_ops import stands_for_write
 
 
 if TYPE_CHECKING:
@@ -56,6 +56,8 @@ class Outputs:
         of_ops: Sequence[Sequence[Any]],
     ) -> Outputs:
         """
+        What the ops at a call site return is what each candidate must.
+
         Args:
             results: of a call site where each op runs itself, flat.
 

@@ -1,4 +1,4 @@
-"""What a call site begins with: who competes in which range, each traced once."""
+"""What a call site begins with: who competes in which range, each traced."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 
 from ... import config
 from ...virtualized import V
+from ..candidate_indices import FALLBACK_INDEX
 from ..errors import NotTunable, one_line
 from ..graphs.collectives import can_measure, has_collective, ranks_of
 from ..measuring.ranks import common_to_all_ranks, is_same_on_all_ranks, topology
@@ -21,7 +22,6 @@ from ..standing import ContestedRange, LEFT_OUT_ELSEWHERE, Standing
 from ..tuning import Tuning
 from ..winners import Winner
 from .candidate_graphs import at_site, trace_fallback
-from .candidate_indices import FALLBACK_INDEX
 from .tracing import add_plain_lowering, add_variants, trace_candidates
 
 

@@ -82,7 +82,7 @@ def _storage_of(tensor: ir.TensorBox) -> ir.IRNode:
 
 
 def exprs_of(leaf: Any) -> list[sympy.Expr]:
-    """Size, stride and offset of an input, or what a SymInt is; symbolic."""
+    """An input's sizes, strides, and what matters of its offset, or what a SymInt is; symbolic."""
     if isinstance(leaf, sympy.Basic):
         return [replaced(leaf)]
     layout = leaf.get_layout()

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..caching.content import Unhashable
+from ..contents.content import Unhashable
 from ..graphs.control_flow import all_nodes
 from ..graphs.graph_text import graph_text, SymbolNames
+from ..graphs.write_ops import WRITE_NAMESPACE
 from ..neighbours.apart import BOUNDARY_NAMESPACE
 from ..sizes.known_sizes import knowing
 from ..writes.without_copies import without_copies
-from ..writes.write_ops import WRITE_NAMESPACE
 
 
 if TYPE_CHECKING:

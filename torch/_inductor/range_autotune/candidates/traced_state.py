@@ -21,8 +21,8 @@ from torch.fx.experimental.proxy_tensor import py_sym_types
 
 import torch
 
-from ..caching.code_reads import globals_read, names_in
-from ..caching.content_of_values import is_library
+from ..contents.code_reads import globals_read, names_in
+from ..contents.content_of_values import is_library
 
 
 if TYPE_CHECKING:

@@ -8,13 +8,7 @@ import logging
 import math
 from typing import TYPE_CHECKING
 
-from ..measuring.measuring_points import has_points
-from ..ranges import DimRange
-from ..settings import fusion_speedup_threshold
-from ..sizes.known_sizes import is_compound, KnownSize
-from ..sizes.thresholds import thresholds
-from .candidate_graphs import trace_candidate, trace_plain
-from .candidate_indices import (
+from ..candidate_indices import (
     APART,
     AS_WRITTEN,
     AS_WRITTEN_PERSISTENT,
@@ -22,6 +16,12 @@ from .candidate_indices import (
     PERSISTENT,
     PLAIN_INDEX,
 )
+from ..measuring.measuring_points import has_points
+from ..ranges import DimRange
+from ..settings import fusion_speedup_threshold
+from ..sizes.known_sizes import is_compound, KnownSize
+from ..sizes.thresholds import thresholds
+from .candidate_graphs import trace_candidate, trace_plain
 from .kernel_forms import with_persistent_reductions
 from .traced_candidates import Rejection, TracedCandidate
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from ...codegen.common import InplacedBuffer
 from ...codegen.cpp_utils import CppCSEVariable
-from ..modules.compiling import has_autotuned_op
+from ..compiled_graph import has_autotuned_op
 
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@ Inductor config of single operations: winners bring theirs into the graph being 
 
 What a candidate is measured with must be emitted. Lowering runs under its config; what
 generates kernels reads it from the operations, measured and emitted alike: where several
-in one kernel differ, the last one's counts, as in the base. Config that concerns a graph
+in one kernel differ, the last one's counts, as Inductor has it. Config that concerns a graph
 as a whole (fusion, memory, C++ compilers) is that of the graph.
 """
 

@@ -10,7 +10,7 @@ import torch.distributed as dist
 import torch
 
 from ...utils import is_collective_op
-from ..caching.content import content_text, Unhashable
+from ..contents.content import content_text, Unhashable
 from ..registering.signatures import argument_names
 from .control_flow import all_nodes
 from .node_kinds import arguments_of

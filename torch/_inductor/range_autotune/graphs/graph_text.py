@@ -20,7 +20,7 @@ from torch.fx.node import map_aggregate
 
 import torch
 
-from ..caching.content import content_digest
+from ..contents.content import content_digest
 from ..sizes.guards import replaced
 
 

@@ -16,8 +16,8 @@ from ...inductor_prims import lookup_seed, prepare_softmax_online, random
 from ...utils import is_view as aliases
 from ...utils import should_fallback_by_default
 from ..registering.signatures import arguments_by_name
-from ..writes.functional import arguments_written, has_effects
-from ..writes.write_ops import AS_VALUES, stands_for_write
+from .functional import arguments_written, has_effects
+from .write_ops import AS_VALUES, stands_for_write
 
 
 if TYPE_CHECKING:
@@ -153,15 +153,18 @@ def is_seed(node: torch.fx.Node) -> bool:
     return node.target is lookup_seed
 
 
-def is_row_reduction(node: torch.fx.Node) -> bool:
-    """Whether a node reduces dimensions that have one size always, by generated code."""
-    target = node.target
-    if not isinstance(target, torch._ops.OpOverload) or _is_registered(node):
-        return False
-    is_reduction = (
+def is_reduction(target: Any) -> bool:
+    """Whether a node's target reduces dimensions, be it tagged as what does so or not."""
+    return isinstance(target, torch._ops.OpOverload) and (
         torch.Tag.reduction in target.tags or target is prepare_softmax_online
     )
-    if not is_reduction or not has_generated_code(node):
+
+
+def is_row_reduction(node: torch.fx.Node) -> bool:
+    """Whether a node reduces dimensions that have one size always, by generated code."""
+    if not is_reduction(node.target) or _is_registered(node):
+        return False
+    if not has_generated_code(node):
         return False
     read = node.args[0].meta["val"]  # type: ignore[union-attr]  # a node
     return all(isinstance(read.shape[dim], int) for dim in _reduced_dims(node, read))

@@ -17,11 +17,11 @@ import torch
 
 from ...virtualized import V
 from ..sizes.guards import frozen_shapes, replaced
-from ..writes.functional import functionalized, has_effects
-from ..writes.write_ops import OWN
 from .captures import CapturesAsConstants, constants_may_be_real
 from .cond_branches import with_tuples
+from .functional import functionalized, has_effects
 from .node_kinds import aliases_of, writers_of_memory
+from .write_ops import OWN
 
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ import logging
 from typing import TYPE_CHECKING
 
 from ... import config
+from ..limits import call_candidate
 from ..measuring.calls import broken_condition, inputs_at, modules_in, runner_at
 from ..measuring.conclusions import choose_kernel_configs
-from ..measuring.limits import call_candidate
 from ..measuring.measuring_points import spread
 from ..measuring.recall import remember_records
 from .kernel_config_ranges import ConfigRecord

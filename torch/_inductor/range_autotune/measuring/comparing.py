@@ -7,11 +7,11 @@ from typing import Any, TYPE_CHECKING
 
 from torch.utils import _pytree as pytree
 
+from ..candidate_indices import FALLBACK, FALLBACK_INDEX
 from ..candidates.candidate_calls import call_of_candidate
-from ..candidates.candidate_indices import FALLBACK, FALLBACK_INDEX
+from ..limits import call_candidate
 from ..times import Failure, failure_of
 from .calls import inputs_at
-from .limits import call_candidate
 from .numerics import find_mismatch
 from .ranks import common_comparisons
 

@@ -10,7 +10,7 @@ import functools
 import logging
 from typing import TYPE_CHECKING
 
-from ..candidates.candidate_indices import FALLBACK_INDEX
+from ..candidate_indices import FALLBACK_INDEX
 from ..inputs import has_long_tensor
 from ..kernel_configs.kernel_config_ranges import configs_of_winners
 from ..sizes.size_points import measure_within, Purpose, SizePoint
@@ -300,6 +300,8 @@ def _times_at(
     point: SizePoint,
 ) -> Times:
     """
+    The times of one range's candidates at a size.
+
     Args:
         last: the largest size that stands for the range. Larger ones at which no candidate
             runs are ignored, and so are, without a call, those at which a tensor is too long

@@ -10,7 +10,7 @@ from typing import Any, TYPE_CHECKING
 import torch
 
 from ..graphs.control_flow import all_nodes
-from .limits import call_candidate
+from ..limits import call_candidate
 
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ...runtime.runtime_utils import next_power_of_2
 from ..caching.timing_cache import lookup, lookup_record, store, store_record
 from ..caching.timing_keys import measurement_text
-from ..candidates.candidate_indices import FALLBACK_INDEX
+from ..candidate_indices import FALLBACK_INDEX
 from ..inputs import have_memory
 from ..sizes.size_points import hint_point, Purpose, SizePoint
 from ..times import Findings
@@ -50,6 +50,8 @@ def recall(tuning: Tuning) -> bool:
 
 def _recall_times(tuning: Tuning) -> None:
     """
+    Concludes from the times that earlier processes have left.
+
     Raises:
         _NotKnown: if something was not measured.
     """
@@ -183,6 +185,8 @@ def _measurement_of_record(tuning: Tuning) -> str | None:
 
 def _recall_kernel_configs(tuning: Tuning) -> None:
     """
+    Concludes from the configs of kernels that earlier processes have left.
+
     Raises:
         _NotKnown: if something was not measured.
     """

@@ -25,8 +25,8 @@ import torch
 
 from ... import config
 from ..inputs import TensorSpec
+from ..limits import is_out_of_memory
 from ..times import failure_of
-from .limits import is_out_of_memory
 
 
 if TYPE_CHECKING:

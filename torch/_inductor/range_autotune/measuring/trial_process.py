@@ -25,10 +25,10 @@ import torch
 
 from ... import config
 from ..inputs import describe_inputs
+from ..limits import A_CALL, TookTooLong
 from ..settings import time_limit_s
 from ..sizes.size_points import values_of
 from ..times import Failure, failure_of
-from .limits import A_CALL, TookTooLong
 from .trial import SentTensor, settle_in, Trial, Verdict
 
 

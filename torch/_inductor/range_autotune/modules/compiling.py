@@ -11,14 +11,13 @@ from concurrent.futures import wait as wait_for
 from itertools import chain
 from typing import Any, TYPE_CHECKING
 
-from torch.fx import GraphModule
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from ..candidates.candidate_indices import FALLBACK_INDEX
+from ..candidate_indices import FALLBACK_INDEX
 from ..candidates.tracing import take_apart_at_guards
-from ..compiled_graph import known_tunings, outermost_graph
+from ..compiled_graph import has_autotuned_op, mark_candidate
 from ..kernel_configs.kernel_config_names import content_name
-from ..measuring.limits import call_within, fulfil, LimitedExecutor
+from ..limits import call_within, fulfil, LimitedExecutor
 from ..settings import time_limit_s
 from ..sizes.guards import is_about_index_width
 from ..sizes.known_sizes import knowing
@@ -39,19 +38,10 @@ if TYPE_CHECKING:
 
     Start = Callable[[Callable[[], Any]], Future[Any]]
 
-# In the metadata of graphs that are compiled to be measured.
-_IS_CANDIDATE = "custom_op_candidate"
 _LOADING = "loading its code"
 # For a thread that starts compilers. Its few milliseconds of Python took 0.15 s in turns
 # with this one's, 5 ms at a time.
 _HANDOVER_S = 0.05
-
-
-def has_autotuned_op() -> bool:
-    """Whether the graph being compiled has an autotuned op, or is a candidate of one."""
-    module = outermost_graph().module
-    candidate = isinstance(module, GraphModule) and _IS_CANDIDATE in module.meta
-    return candidate or bool(known_tunings())
 
 
 def kernel_suffix(source: str) -> str | None:
@@ -276,7 +266,7 @@ def _generate(
     Args:
         options: of ``generate_module``.
     """
-    traced.lowered.meta[_IS_CANDIDATE] = True
+    mark_candidate(traced.lowered)
     with knowing(traced.known):
         return call_within(
             time_limit_s(),

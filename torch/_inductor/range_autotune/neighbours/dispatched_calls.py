@@ -10,8 +10,8 @@ from torch.utils import _pytree as pytree
 import torch
 
 from ... import config
-from ..caching.stale_code import registration_of
 from ..graphs.node_kinds import arguments_of, makes_sizes
+from ..registry import registration_of
 from ..writes.in_place import writes_of_call
 
 

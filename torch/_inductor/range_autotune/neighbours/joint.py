@@ -8,8 +8,7 @@ import itertools
 import math
 from typing import TYPE_CHECKING
 
-from ..caching.stale_code import registration_of
-from ..candidates.candidate_indices import FALLBACK
+from ..candidate_indices import FALLBACK
 from ..ranges import DimRange
 from ..registration import (
     Candidate,
@@ -19,6 +18,7 @@ from ..registration import (
     Row,
     TuningOptions,
 )
+from ..registry import registration_of
 
 
 if TYPE_CHECKING:

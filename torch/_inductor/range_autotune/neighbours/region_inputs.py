@@ -21,8 +21,8 @@ from ..graphs.node_kinds import (
     is_view,
     memory_of,
 )
+from ..graphs.write_ops import stands_for_write
 from ..writes.memory_layout import share_elements
-from ..writes.write_ops import stands_for_write
 
 
 if TYPE_CHECKING:

@@ -184,7 +184,7 @@ def _with_epilogue(
     producers: Collection[torch.fx.Node] = (),
 ) -> tuple[list[torch.fx.Node], dict[torch.fx.Node, int]]:
     """
-    The call and the work on its result, as far as it is pointwise or such a call again.
+    The call, and what joins behind it: work on its result, writes of that, and such calls again.
 
     Args:
         others: see ``find_region``.

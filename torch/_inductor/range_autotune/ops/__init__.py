@@ -1,1 +1,1 @@
-"""What is known of registered ops: the functions that compute them, and their variants."""
+"""Registered ops: their bodies, their functional variants, and how they stay whole in graphs."""

@@ -14,7 +14,7 @@ from torch._library.triton import triton_ops_to_kernels
 
 import torch
 
-from ..caching.code_reads import (
+from ..contents.code_reads import (
     closed_over,
     globals_read,
     imports,

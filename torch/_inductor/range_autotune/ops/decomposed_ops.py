@@ -15,12 +15,12 @@ from torch.fx.experimental.symbolic_shapes import _ShapeEnvGuardError
 
 from ...decomposition import select_decomp_table
 from ...lowering import fallback_handler, lowerings
-from ..caching.stale_code import registrations_in_force
 from ..call_site import CallSite
+from ..candidate_indices import FALLBACK
 from ..candidates.candidate_calls import call_of_candidate
-from ..candidates.candidate_indices import FALLBACK
 from ..errors import NotTunable, one_line
 from ..graphs.symbolic_graphs import inline_subgraph_to_ir_nodes, trace_subgraph
+from ..registry import registrations_in_force
 from .op_bodies import decompositions_without
 
 

@@ -15,9 +15,9 @@ from torch.utils import _pytree as pytree
 
 import torch
 
-from ..caching.content import digest
+from ..contents.content import digest
+from ..graphs.write_ops import OWN
 from ..registering.signatures import argument_names
-from ..writes.write_ops import OWN
 
 
 if TYPE_CHECKING:

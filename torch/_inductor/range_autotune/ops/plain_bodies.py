@@ -21,14 +21,15 @@ from torch.utils import _pytree as pytree
 import torch
 
 from ... import config
-from ...utils import is_pointwise_use, is_view
-from ..caching.stale_code import registration_of
+from ...utils import is_pointwise_use
+from ...utils import is_view as is_view_op
 from ..candidates.candidate_calls import call_as_op, call_implementation, plain_body
 from ..errors import one_line
 from ..graphs.node_kinds import has_generated_code
 from ..graphs.symbolic_graphs import trace_subgraph
-from ..measuring.limits import call_within
+from ..limits import call_within
 from ..registering.signatures import all_arguments
+from ..registry import registration_of
 from ..settings import fusion_types, time_limit_s
 
 
@@ -73,7 +74,7 @@ def is_pointwise_read(use: torch.fx.Node, value: torch.fx.Node) -> bool:
     target = use.target
     if not isinstance(target, torch._ops.OpOverload) or not _joins_calls():
         return False
-    if is_view(target):
+    if is_view_op(target):
         return bool(use.users) and all(
             is_pointwise_use(user) or is_pointwise_read(user, use) for user in use.users
         )
@@ -190,6 +191,8 @@ def _trace(
     run: Callable[..., Any], leaves: Sequence[Any], spec: pytree.TreeSpec
 ) -> _Body:
     """
+    What a body does with its arguments, traced.
+
     Args:
         leaves: of a call's arguments, flat.
     """

@@ -14,7 +14,8 @@ from torch._library import triton as triton_library
 from torch._library.custom_ops import OPDEFS
 from torch._subclasses.functional_tensor import FunctionalTensorMode
 
-from ..caching.stale_code import note_lowered, registration_of
+from ..caching.stale_code import note_lowered
+from ..registry import registration_of
 
 
 if TYPE_CHECKING:

@@ -73,6 +73,8 @@ def parse_options(
     numerics_check: Any = "off",
 ) -> TuningOptions:
     """
+    How an op is tuned, from what users pass.
+
     Args:
         unbounded_size: checked already; the others as users pass them.
 

@@ -23,7 +23,6 @@ import torch
 
 from ... import config
 from ...lowering import lowerings
-from ..caching.stale_code import registration_of
 from ..errors import NotTunable
 from ..graphs.node_kinds import (
     aliases_of,
@@ -42,6 +41,7 @@ from ..graphs.node_kinds import (
 from ..graphs.symbolic_graphs import new_call, value_of
 from ..ops.decomposed_ops import LoweringByDecomposition
 from ..ops.functional_variants import results_of, UNWRITTEN, values_written, variant_of
+from ..registry import registration_of
 from ..settings import fusion_types
 from .memory_layout import is_row_major, share_elements, views_alike
 from .write_lowerings import register_lowering_of_writes

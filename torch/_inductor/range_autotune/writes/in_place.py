@@ -17,6 +17,7 @@ from ..graphs.node_kinds import (
     parts_of,
     without_views,
 )
+from ..graphs.write_ops import AS_VALUES, stands_for_write
 from ..ops.functional_variants import (
     mutable_op,
     results_of,
@@ -25,7 +26,6 @@ from ..ops.functional_variants import (
     values_written,
 )
 from .memory_layout import readers_of_elements
-from .write_ops import AS_VALUES, stands_for_write
 
 
 if TYPE_CHECKING:

@@ -22,6 +22,8 @@ def can_meet(
     distance: Any, loops: Iterable[Sequence[Any]], other_loops: Iterable[Sequence[Any]]
 ) -> bool:
     """
+    Whether two ways through one memory may have a place in common.
+
     Args:
         distance: how many elements the other way starts behind the one. As strides and sizes
             a sympy expression, or an integer.

@@ -23,7 +23,7 @@ from ..graphs.node_kinds import (
 )
 from ..graphs.symbolic_graphs import copied
 from .memory_layout import share_elements
-from .written_places import changes_to, makes_changes_in_place
+from .written_places import changes_to, try_make_changes_in_place
 
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def _write_in_place(graph: torch.fx.Graph, names: Collection[str]) -> set[str]:
     failed: dict[torch.fx.Node, str] = {}
     for write in [w for w in _writes_of_changes(graph) if w.name in names]:
         memory = memory_of(write)
-        if memory not in failed and not _is_made_in_place(write):
+        if memory not in failed and not _try_make_in_place(write):
             failed[memory] = write.name
     return {*failed.values()}
 
@@ -82,7 +82,7 @@ def _writes_of_changes(graph: torch.fx.Graph) -> Iterator[torch.fx.Node]:
             yield write
 
 
-def _is_made_in_place(write: torch.fx.Node) -> bool:
+def _try_make_in_place(write: torch.fx.Node) -> bool:
     """Has changes made where they are copied to, if they can be."""
     to: Any = write.args[0]
     changes = changes_to(write)
@@ -90,7 +90,7 @@ def _is_made_in_place(write: torch.fx.Node) -> bool:
     if _is_written_by_others(to, min(changes), max([write, *reads_change])):
         return False
     behind = {node for node in readers_of_memory(to) if node >= write} - reads_change
-    if not makes_changes_in_place(write, _copy_, {write, *behind}):
+    if not try_make_changes_in_place(write, _copy_, {write, *behind}):
         return False
     write.replace_all_uses_with(to)
     write.graph.erase_node(write)

@@ -27,6 +27,7 @@ from ..graphs.node_kinds import (
     shares_memory,
     users_of_memory,
 )
+from ..graphs.write_ops import AS_VALUES, stands_for_write
 from ..neighbours.region_inputs import values_read
 from .in_place import (
     is_copy_to,
@@ -39,7 +40,6 @@ from .memory_layout import (
     readers_of_elements,
     share_elements,
 )
-from .write_ops import AS_VALUES, stands_for_write
 
 
 if TYPE_CHECKING:

@@ -22,10 +22,10 @@ from ..graphs.node_kinds import (
     memory_of,
     users_of_memory,
 )
+from ..graphs.write_ops import stands_for_write
 from .in_place import copies_of, is_write_of_call, parts_written
 from .memory_layout import lie_alike, readers_of_elements, share_elements
 from .region_writes import is_to_given, mark_by_op, writes_value_as_it_is
-from .write_ops import stands_for_write
 
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ from ..graphs.node_kinds import (
     writers_of_memory,
 )
 from ..graphs.symbolic_graphs import copied
+from ..graphs.write_ops import AS_VALUES, OWN, stands_for_write
 from .memory_layout import are_of_one_shape, lie_alike, share_elements
-from .write_ops import AS_VALUES, OWN, stands_for_write
-from .written_places import writes_places_only
+from .written_places import try_write_places_only
 
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def without_copies(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
     _write_copies_in_place(writes)
     for i in range(len(writes)):
         changed = copied(gm)
-        if writes_places_only(_copies_to_inputs(changed)[i]):
+        if try_write_places_only(_copies_to_inputs(changed)[i]):
             gm = changed
     _write_what_is_copied(_copies_to_inputs(gm))
     for node in reversed(gm.graph.nodes):

@@ -10,8 +10,8 @@ import sympy
 import torch
 
 from ...utils import sympy_product
+from ..graphs.write_ops import AS_VALUES, OWN
 from .write_hazards import compute_first
-from .write_ops import AS_VALUES, OWN
 
 
 if TYPE_CHECKING:

@@ -29,10 +29,10 @@ from ..graphs.node_kinds import (
     writers_of_memory,
 )
 from ..graphs.symbolic_graphs import new_call, read_instead, value_of
+from ..graphs.write_ops import AS_VALUES, stands_for_write
 from ..sizes.guards import frozen_shapes
 from .memory_layout import lie_alike, readers_of_elements
 from .parts_of_concatenations import put_parts
-from .write_ops import AS_VALUES, stands_for_write
 
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def _where_it_can_be_told(
 
 
 @_where_it_can_be_told
-def writes_places_only(write: torch.fx.Node) -> bool:
+def try_write_places_only(write: torch.fx.Node) -> bool:
     """
     Has what is computed for some places of a tensor written there, where all of it, with these
     changed, would be copied to it.
@@ -92,14 +92,14 @@ def writes_places_only(write: torch.fx.Node) -> bool:
     to: Any = write.args[0]
     _find_views_anew(write.graph)
     _write_parts(write)
-    if not makes_changes_in_place(write, _write_copy):
+    if not try_make_changes_in_place(write, _write_copy):
         return False
     write.args = (to, to)
     return True
 
 
 @_where_it_can_be_told
-def makes_changes_in_place(
+def try_make_changes_in_place(
     write: torch.fx.Node, put: Any, behind: Collection[torch.fx.Node] = ()
 ) -> bool:
     """
@@ -116,11 +116,11 @@ def makes_changes_in_place(
     to: Any = write.args[0]
     memory = memory_of(to)
     within = {change: {*_changes_within(change)} for change in changes_to(write)}
-    if not within or _are_most_of(within, to) or not _starts_at(within, to):
+    if not within or _are_most_of(within, to) or not _try_start_at(within, to):
         return False
     for change in sorted(within):
         _compute_before(change)
-        if not _is_made_in_place(change, within, put, behind):
+        if not _try_make_in_place(change, within, put, behind):
             return False
     value: Any = write.args[1]
     return memory_of(value) is memory and lie_alike(value, memory, to, memory)
@@ -242,7 +242,7 @@ def _are_most_of(
     return statically_known_true(changed * parts >= to.meta["val"].numel())
 
 
-def _starts_at(changes: Collection[torch.fx.Node], to: torch.fx.Node) -> bool:
+def _try_start_at(changes: Collection[torch.fx.Node], to: torch.fx.Node) -> bool:
     """
     Whether what changes places starts at the memory to be written to. It does where that is
     copied for those who read what was there; the copy is taken away.
@@ -250,7 +250,7 @@ def _starts_at(changes: Collection[torch.fx.Node], to: torch.fx.Node) -> bool:
     source = without_views(min(changes).args[0])  # type: ignore[arg-type]  # a node
     if source.target is _aten.clone.default and not any(writers_of_memory(source)):
         copied: Any = source.args[0]
-        if not _is_read_instead(copied, source):
+        if not _try_read_instead(copied, source):
             return False
         source.graph.erase_node(source)
         source = copied
@@ -273,7 +273,7 @@ def _compute_before(change: torch.fx.Node) -> None:
         node = following
 
 
-def _is_made_in_place(
+def _try_make_in_place(
     change: torch.fx.Node,
     within: Mapping[torch.fx.Node, Collection[torch.fx.Node]],
     put: Any,
@@ -284,7 +284,7 @@ def _is_made_in_place(
 
     Args:
         within: see ``_changes_within``, by change; each is made before.
-        put, behind: see ``makes_changes_in_place``.
+        put, behind: see ``try_make_changes_in_place``.
     """
     graph, whole = change.graph, change.args[0]
     assert isinstance(whole, torch.fx.Node)
@@ -307,7 +307,7 @@ def _is_made_in_place(
         else:
             change.target = _IN_PLACE[change.target]  # type: ignore[index]  # an OpOverload
             is_made = True
-    if not (is_made and _is_read_instead(whole, change)):
+    if not (is_made and _try_read_instead(whole, change)):
         return False
     if is_put:
         graph.erase_node(change)
@@ -340,7 +340,7 @@ def _is_read_later(
     )
 
 
-def _is_read_instead(place: torch.fx.Node, node: torch.fx.Node) -> bool:
+def _try_read_instead(place: torch.fx.Node, node: torch.fx.Node) -> bool:
     """Has a place in memory read where a node with a value of its own is, if it can."""
     _, *views = aliases_of(node)
     readers = users_of_memory(node) - {*views}

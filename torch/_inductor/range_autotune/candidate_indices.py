@@ -1,12 +1,13 @@
 """
 Indices of candidates: registered implementations, the op itself, its plain lowering, variants.
 
-Registered implementations have those from 0 on, all others negative ones.
+Registered implementations, and their pieces for parts of a range, have those from 0 on, all
+others negative ones.
 """
 
 from __future__ import annotations
 
-from ..registration import Candidate
+from .registration import Candidate
 
 
 # The op itself, called eagerly: the last resort of every call site.

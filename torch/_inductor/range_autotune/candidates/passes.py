@@ -11,11 +11,11 @@ import torch
 
 from ... import config
 from ...virtualized import V
+from ..graphs.control_flow import all_nodes
+from ..graphs.functional import arguments_written
+from ..graphs.symbolic_graphs import copied
 from ..registering.signatures import may_hold_tensors
 from ..sizes.guards import frozen_shapes
-from ..writes.functional import arguments_written
-from .control_flow import all_nodes
-from .symbolic_graphs import copied
 
 
 if TYPE_CHECKING:

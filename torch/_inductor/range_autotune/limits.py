@@ -21,7 +21,7 @@ from typing import Any, TYPE_CHECKING, TypeVar
 
 import torch
 
-from ..settings import TIME_LIMIT, time_limit_s
+from .settings import TIME_LIMIT, time_limit_s
 
 
 if TYPE_CHECKING:
@@ -268,6 +268,8 @@ class LimitedExecutor:
 
     def submit(self, call: Callable[..., T], *args: Any) -> futures.Future[T]:
         """
+        Has a thread make a call, as soon as one is free.
+
         Returns:
             A future; its exception is TookTooLong if the call is not waited for any more.
         """
