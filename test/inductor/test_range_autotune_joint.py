@@ -123,6 +123,25 @@ class TestJoint(OpTestCase):
             },
         )
 
+    def test_without_the_op_itself(self):
+        """But at sizes for which it has no implementation."""
+        table = self.table(
+            self.registered("a", [(0, 8), (8, math.inf)], include_fallback=False),
+            self.registered("b", [(0, 16)], include_fallback=False),
+        )
+        both, alone = ["a + b"], ["a + fallback"]
+        expected = {"[0, 8)": both, "[8, 16)": both, "[16, inf)": alone}
+        self.assertEqual(table, expected)
+
+    def test_without_the_op_itself_there_are_fewer_combinations(self):
+        everywhere, part = [(4, math.inf), (0, 4)], [(2, math.inf), (0, 1)]
+        for ranges, number in ((sorted(everywhere), 4), (sorted(part), 8)):
+            pair = [
+                self.registered(names, ranges, include_fallback=False)
+                for names in ("ab", "cd")
+            ]
+            self.assertEqual(len(joined(pair).contest.candidates), number)
+
     def test_gap_of_both_is_a_gap(self):
         table = self.table(
             self.registered("a", [(0, 4), (8, 12)]), self.registered("b", [(0, 4)])

@@ -81,7 +81,27 @@ def _registered(registration: Registration) -> tuple[Candidate, ...]:
 
 
 def _choices(registration: Registration) -> tuple[Candidate, ...]:
-    return (*_registered(registration), FALLBACK)
+    """What may compete at some size."""
+    registered = _registered(registration)
+    if not registration.options.include_fallback and _has_all_sizes(registration):
+        return registered
+    return (*registered, FALLBACK)
+
+
+def _has_all_sizes(registration: Registration) -> bool:
+    """Whether there are implementations for every size."""
+    end = 0.0
+    ranges = [row.sizes for row in _rows(registration)]
+    for sizes in sorted(ranges, key=lambda sizes: sizes.start):
+        if sizes.start > end:
+            return False
+        end = max(end, sizes.end)
+    return math.isinf(end)
+
+
+def _rows(registration: Registration) -> Sequence[Row]:
+    assert registration.contest is not None and registration.contest.table is not None
+    return registration.contest.table.rows
 
 
 def joined(registrations: Sequence[Registration]) -> Registration:
@@ -156,14 +176,17 @@ def _combination(parts: Sequence[Candidate]) -> Candidate:
 
 
 def _competing_in(sizes: DimRange, registration: Registration) -> list[Candidate]:
-    assert registration.contest is not None and registration.contest.table is not None
-    contest, table = registration.contest, registration.contest.table
-    return [FALLBACK] + [
-        contest.candidates[i]
-        for row in table.rows
+    """The op itself, too, unless its user takes it out; where nobody else does, in any case."""
+    registered = _registered(registration)
+    competing = [
+        registered[i]
+        for row in _rows(registration)
         if row.sizes.overlaps(sizes)
         for i in row.candidates
     ]
+    if not competing or registration.options.include_fallback:
+        competing.append(FALLBACK)
+    return competing
 
 
 def _refined(ranges: Iterable[DimRange]) -> list[DimRange]:
