@@ -87,6 +87,12 @@ class TestDimRange(TestCase):
         message = f"start must be less than end in [{start}, {end})"
         self.assertEqual(str(caught.exception), message)
 
+    def test_no_size_is_larger_than_a_size_can_be(self):
+        self.assertEqual(DimRange(8, 2**64), DimRange(8, math.inf))
+        self.assertEqual(DimRange(8, 2**63 - 1).end, 2**63 - 1)
+        with self.assertRaisesRegex(ValueError, "start must be less than 2.*63"):
+            DimRange(2**64, math.inf)
+
     def test_is_half_open(self):
         sizes = DimRange(2, 4)
         self.assertEqual([n for n in range(6) if n in sizes], [2, 3])

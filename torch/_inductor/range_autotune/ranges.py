@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 V = TypeVar("V")
 
+_LARGEST_SIZE = 2**63 - 1
+
 
 def as_int(value: Any) -> Any:
     """An integer of another type, NumPy's for one, as an int; anything else as it is."""
@@ -41,7 +43,8 @@ class DimRange:
 
     Args:
         start: the first size in the range, at least 0.
-        end: the first size behind the range, or ``math.inf``.
+        end: the first size behind the range, or ``math.inf``, which is what larger ones become
+            than a size can be.
 
     Raises:
         ValueError: if no size lies in it or a bound is not a size.
@@ -57,6 +60,10 @@ class DimRange:
             raise ValueError(f"end must be an integer or math.inf in {self}")
         if self.start >= self.end:
             raise ValueError(f"start must be less than end in {self}")
+        if self.start > _LARGEST_SIZE:
+            raise ValueError(f"start must be less than 2**63, as sizes are, in {self}")
+        if self.end > _LARGEST_SIZE:
+            object.__setattr__(self, "end", math.inf)
 
     def __str__(self) -> str:
         end = "inf" if _is_infinite(self.end) else repr(self.end)
