@@ -486,6 +486,24 @@ class TestSizesOfZeroAndNone(UsesTestCase):
         for model, given in ((lambda x: op(x.conj()) * 2, x), (op, x.conj())):
             self.assertEqual(compile_at(model, given)(given), model(given))
 
+    def test_conjugated_result(self):
+        """Of an implementation, where the op returns what is."""
+
+        def fn(x: torch.Tensor) -> torch.Tensor:
+            return torch.conj_physical(x * 2)
+
+        op = define_op(fn, torch.empty_like)
+        register(op, lambda x: (x * 2).conj(), include_fallback=False)
+        x = torch.complex(ramp(128, 2), ramp(128, 2))
+        result = compile_at(op, x)(x)
+        self.assertFalse(result.is_conj())
+        self.assertEqual(result, op(x))
+
+        def parts(x):
+            return torch.view_as_real(op(x)) + 1
+
+        self.assertEqual(compile_at(parts, x)(x), parts(x))
+
     @torch._dynamo.config.patch(capture_scalar_outputs=True)
     def test_size_that_is_what_data_leave_of_another(self):
         op = identity_op()

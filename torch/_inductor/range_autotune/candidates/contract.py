@@ -165,7 +165,8 @@ def _check_tensor(index: int, value: Any, expected: torch.Tensor) -> None:
 def with_own_memory(results: Iterable[Any], inputs: Iterable[Any]) -> list[Any]:
     """
     Copies outputs that share memory with an input or an earlier one, or start inside theirs:
-    callers may write to what an op returns.
+    callers may write to what an op returns. What is to be conjugated or negated when it is read
+    is so before: readers of what the op returns do neither.
     """
     seen = {_storage(x) for x in inputs if isinstance(x, torch.Tensor)}
     owned = []
@@ -173,6 +174,7 @@ def with_own_memory(results: Iterable[Any], inputs: Iterable[Any]) -> list[Any]:
         if not isinstance(result, torch.Tensor):
             owned.append(result)
             continue
+        result = result.resolve_conj().resolve_neg()
         at_start = known_equal([result.storage_offset()], [0])
         is_own = _storage(result) not in seen
         owned.append(result if is_own and at_start else result.clone())
