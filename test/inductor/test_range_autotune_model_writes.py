@@ -58,6 +58,53 @@ def heads(y, cache, places):
     cache.view(2, LENGTH, 2, 4)[0, places, 1] = y[:, :4]
 
 
+def scales_behind_bytes(y, cache, places):
+    cache[:, 28:].view(torch.float32)[places] = y[:, :1]
+
+
+def bits_of_another_dtype(y, cache, places):
+    cache.view(torch.bfloat16)[1][places] = y.bfloat16()
+
+
+def places_read_from_there(y, cache, places):
+    part = cache[0]
+    part[part[:99] ^ 1] = 5
+
+
+def places_read_from_all(y, cache, places):
+    cache[cache[:99] ^ 1] = 5
+
+
+def from_itself(y, cache, places):
+    part = cache[0]
+    part.copy_(part.index_put((torch.arange(LENGTH).flip(0).to(y.device),), part))
+
+
+def one_of_two_copies(y, cache, places):
+    both = cache.expand(2, LENGTH, 8).index_put((places * 0, places), y)
+    cache.copy_(both[1])
+
+
+def numbers(*shape):
+    count = torch.Size(shape).numel()
+    return (torch.arange(count, device=rows(1).device) * 7 % LENGTH).view(shape)
+
+
+def floats(*shape):
+    return numbers(*shape).cos()
+
+
+# What is written is not what a view of the input's elements has at places known before.
+ELSEWHERE = {
+    scales_behind_bytes: lambda: numbers(LENGTH, 32).to(torch.uint8),
+    bits_of_another_dtype: lambda: numbers(2, LENGTH, 8).to(torch.int16),
+    places_read_from_there: lambda: numbers(2, LENGTH),
+    places_read_from_all: lambda: numbers(LENGTH),
+    from_itself: lambda: floats(2, LENGTH, 8),
+    one_of_two_copies: lambda: floats(LENGTH, 8),
+}
+
+
 def opaque(fn, written, fake=lambda *_: None):
     """An op that is not registered, and is told the strides of what it is given."""
     op = torch.library.custom_op(f"writes::{fn.__name__}", fn, mutates_args=written)
@@ -83,6 +130,22 @@ class TestWrittenInPlace(FusionTestCase):
         kernels = 2 if HAS_GPU and write in (of_each_row, heads) else 1
         calls = kernel_calls(code)
         self.assertEqual([n for n in calls.values() if n], [kernels] * 2, msg=code)
+
+    @parametrize("write", ELSEWHERE, name_fn=lambda write: write.__name__)
+    def test_what_is_not_written_to_places_as_it_is(self, write):
+        op = tuned_op()
+
+        def fn(x, cache, places):
+            y = op(x)
+            write(y, cache, places)
+            return y
+
+        def make(n):
+            x, _, places = given(n)
+            return x, ELSEWHERE[write](), places
+
+        compiled, _ = self.compile(fn, *make(SIZES[0]))
+        self.check_values(compiled, fn, make)
 
     def test_slices(self):
         op = tuned_op()

@@ -194,6 +194,22 @@ class TestEmittedCode(FusionTestCase):
 
         self.check(fn, make, kernels=1)
 
+    def test_places_of_a_fixed_size(self):
+        """They do not fix that of the rows, which is marked to be dynamic."""
+        op = tuned_op()
+
+        def fn(x, cache, places):
+            cache[places] = op(x).sin()
+
+        n = SIZES[0]
+        x, places = rows(n), torch.arange(n, device=rows(1).device)
+        torch._dynamo.mark_dynamic(x, 0)
+        cache, expected = rows(400), rows(400)
+        with two_winners():
+            torch.compile(fn)(x, cache, places)
+        fn(x, expected, places)
+        self.assertEqual(cache, expected)
+
     def test_rows_of_a_paged_cache(self):
         op = tuned_op()
 

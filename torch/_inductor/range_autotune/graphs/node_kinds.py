@@ -179,18 +179,18 @@ def _reduced_dims(node: torch.fx.Node, read: torch.Tensor) -> Sequence[int]:
 
 
 def is_view(node: torch.fx.Node) -> bool:
-    """Whether a node only gives elements another order or shape."""
+    """Whether a node only gives elements another order or shape, and not another dtype."""
     if node.target is operator.getitem:
         return is_view(node.args[0])  # type: ignore[arg-type]  # a node
-    return _packet(node) in _VIEWS
+    return _packet(node) in _VIEWS and node.target is not _aten.view.dtype
 
 
 def is_any_view(node: torch.fx.Node) -> bool:
     """
     Whether a node only gives another view of memory, be it one that depends on how that is laid
-    out.
+    out, or has another dtype.
     """
-    return is_view(node) or node.target is _aten.as_strided.default
+    return is_view(node) or node.target in (_aten.as_strided.default, _aten.view.dtype)
 
 
 def without_views(node: torch.fx.Node) -> torch.fx.Node:

@@ -22,6 +22,8 @@ def share_elements(a: torch.fx.Node, b: torch.fx.Node) -> bool:
     if memory_of(a) is not memory_of(b):
         return False
     one, other = a.meta["val"], b.meta["val"]
+    if one.itemsize != other.itemsize:  # which strides and offsets are counted in
+        return True
     if _lies_before(one, other) or _lies_before(other, one):
         return False
     start, other_start = convert_shape_to_inductor(
@@ -87,6 +89,14 @@ def is_in_order(tensor: torch.Tensor) -> bool:
     )
 
 
+def has_elements_twice(tensor: torch.Tensor) -> bool:
+    """Whether an element may be in several places of a tensor, as one that is expanded has it."""
+    return any(
+        statically_known_true(stride == 0) and not statically_known_true(size == 1)
+        for size, stride in zip(tensor.shape, tensor.stride())
+    )
+
+
 def are_of_one_shape(a: torch.fx.Node, b: torch.fx.Node) -> bool:
     """Whether tensors are of one dtype and have the same sizes."""
     one, other = a.meta["val"], b.meta["val"]
@@ -99,14 +109,22 @@ def are_of_one_shape(a: torch.fx.Node, b: torch.fx.Node) -> bool:
 
 def lie_alike(view: Any, whole: Any, other: Any, other_whole: Any) -> bool:
     """
-    Whether values lie in two tensors, or in views of one, in the same way, and those are laid
-    out alike.
+    Whether values lie in two tensors, or in views of one, in the same way and with the same
+    dtype, and those are laid out alike.
     """
 
     def layout(node: torch.fx.Node, of: torch.fx.Node) -> list[Any]:
         seen, base = node.meta["val"], of.meta["val"]
         start = seen.storage_offset() - base.storage_offset()
-        return [*seen.shape, *seen.stride(), start, *base.shape, *base.stride()]
+        dtypes = [seen.dtype, base.dtype]
+        return [
+            *dtypes,
+            *seen.shape,
+            *seen.stride(),
+            start,
+            *base.shape,
+            *base.stride(),
+        ]
 
     layouts = layout(view, whole), layout(other, other_whole)
     return len(layouts[0]) == len(layouts[1]) and all(

@@ -109,10 +109,16 @@ def _is_value(read: torch.fx.Node, members: Collection[torch.fx.Node]) -> bool:
 
 
 def is_to_given(write: torch.fx.Node) -> bool:
-    """Whether it is to an input, and others can read that in place of the result."""
+    """
+    Whether it is to an input, as what has the input's dtype, and others can read that in place of
+    the result.
+    """
     to = write.args[0]
     assert isinstance(to, torch.fx.Node)
-    return is_given(memory_of(to)) and (is_given(to) or not write.users)
+    memory = memory_of(to)
+    if not is_given(memory) or memory.meta["val"].dtype != to.meta["val"].dtype:
+        return False
+    return is_given(to) or not write.users
 
 
 def _has_shape_of_places(write: torch.fx.Node) -> bool:
@@ -127,9 +133,16 @@ def _has_shape_of_places(write: torch.fx.Node) -> bool:
     sizes = value_written(write).meta["val"].shape
     wanted = places.shape[len(places.shape) - len(sizes) :]
     return len(wanted) == len(sizes) and all(
-        statically_known_true(size == 1) or guard_or_false(size == want)
+        statically_known_true(size == 1) or _are_equal(size, want)
         for size, want in zip(sizes, wanted)
     )
+
+
+def _are_equal(size: Any, want: Any) -> bool:
+    """Guards on it where both are symbolic; a guard would make a constant of a single one."""
+    if isinstance(size, int) or isinstance(want, int):
+        return statically_known_true(size == want)
+    return guard_or_false(size == want)
 
 
 def value_written(write: torch.fx.Node) -> Any:

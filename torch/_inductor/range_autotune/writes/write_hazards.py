@@ -150,3 +150,14 @@ def compute_first(to: Any, given: Any) -> None:
     for value in pytree.tree_leaves(given):
         if isinstance(value, ir.TensorBox) and name in value.get_read_names():
             value.realize()
+
+
+def compute_indices_first(to: Any, indices: Sequence[Any]) -> None:
+    """
+    The same for what says where a write puts values. A mask is read where it is asked for, by the
+    element that may be written there.
+    """
+    masks = (torch.bool, torch.uint8)
+    compute_first(
+        to, [i for i in indices if i is not None and i.get_dtype() not in masks]
+    )

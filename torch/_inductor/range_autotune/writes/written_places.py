@@ -31,7 +31,7 @@ from ..graphs.node_kinds import (
 from ..graphs.symbolic_graphs import new_call, read_instead, value_of
 from ..graphs.write_ops import AS_VALUES, stands_for_write
 from ..sizes.guards import frozen_shapes
-from .memory_layout import lie_alike, readers_of_elements
+from .memory_layout import has_elements_twice, lie_alike, readers_of_elements
 from .parts_of_concatenations import put_parts
 
 
@@ -292,8 +292,11 @@ def _try_make_in_place(
     with graph.inserting_before(change):
         place = _view_replaced(change) if change.target in _VIEWS else whole
         is_put = change.target not in _IN_PLACE
-        given = [n for n in change.all_input_nodes if n is not whole]
-        if any(memory_of(node) is memory for node in given):
+        leaves = pytree.tree_leaves((change.args[1:], change.kwargs))
+        given = [leaf for leaf in leaves if isinstance(leaf, torch.fx.Node)]
+        if has_elements_twice(whole.meta["val"]):
+            is_made = False
+        elif any(memory_of(node) is memory for node in given):
             # What is to be there is there, or is to be moved within the tensor.
             is_made = is_put and lie_alike(change.args[1], memory, place, memory)
         elif within.get(change) or _is_read_later(place, change, within, behind):
