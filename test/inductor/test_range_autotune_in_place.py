@@ -10,7 +10,7 @@ from unittest import mock
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from range_autotune_testing import only
+from range_autotune_testing import one_config_each, only
 from test_custom_op_autotune import (
     AutotuneTestCase,
     DEVICE,
@@ -35,6 +35,7 @@ from torch._inductor.kernel.custom_op import (
     register_custom_op_autotuning,
 )
 from torch._inductor.range_autotune import inputs
+from torch._inductor.range_autotune.kernel_configs import kernel_config_ranges
 from torch._inductor.range_autotune.writes.without_copies import without_copies
 
 
@@ -514,35 +515,45 @@ class TestInPlace(InPlaceTestCase):
             fn, lambda n: [ramp(n, 8) / 99, ramp(8, 12) / 9], winner, dims=[(0, 0)]
         )
 
-    @parametrize("dtype", (torch.float32, torch.float64))
-    def test_heads_of_a_part(self, dtype):
+    @parametrize(
+        "winner,size,dtype",
+        [
+            (0, 16, torch.float32),
+            (0, 16, torch.float64),
+            (1, 16, torch.float32),
+            (1, 128, torch.float32),
+        ],
+    )
+    def test_heads_of_a_part(self, winner, size, dtype):
         """They are written by the loop that computes them, a head for each of its rows."""
 
         def norm_(x: torch.Tensor) -> None:
-            heads = x.view(x.shape[0], -1, 16)
+            heads = x.view(x.shape[0], -1, size)
             values = heads.to(dtype)
             heads.copy_(values / (values.abs().sum(-1, keepdim=True) + 1))
 
         def multiplied(x):
-            heads = x.view(x.shape[0], -1, 16)
+            heads = x.view(x.shape[0], -1, size)
             values = heads.to(dtype)
             heads.copy_(values * (1 + values.abs().sum(-1, keepdim=True)).reciprocal())
 
         def flattened(x):
-            values = x.view(x.shape[0], -1, 16).to(dtype)
+            values = x.view(x.shape[0], -1, size).to(dtype)
             sums = values.abs().sum(-1, keepdim=True) + 1
             x.copy_((values / sums).to(x.dtype).flatten(1))
 
         op = tuned(norm_, ["x"], multiplied, flattened)
 
         def fn(heads):
-            op(heads[:, 32:64])
+            op(heads[:, 2 * size : 4 * size])
 
-        make = lambda n: [ramp(n, 80) / n]  # noqa: E731
-        for winner in (0, 1):
-            torch._dynamo.reset()
+        make = lambda n: [ramp(n, 5 * size) / n]  # noqa: E731
+        one_config = mock.patch.object(
+            kernel_config_ranges, "configs_by_range", one_config_each
+        )
+        with one_config:
             code = self.check(fn, make, winner, dims=((0, 0),))
-            self.assertEqual(code.count(KERNEL), 1, msg=code)
+        self.assertEqual(code.count(KERNEL), 1, msg=code)
 
     def norm_and_turn(self):
         def turn_(x: torch.Tensor, k: torch.Tensor, by: torch.Tensor) -> None:
@@ -942,6 +953,32 @@ class TestWithoutCopies(TestCase):
         kept = lowered.find_nodes(op="call_function", target=copy.target)
         self.assertEqual(len(kept), int(is_written_elsewhere))
         self.assertEqual(found.args[0].op == "placeholder", not is_written_elsewhere)
+
+    @parametrize(
+        "dtype,is_read,is_kept",
+        (
+            (torch.float32, False, False),
+            (torch.float32, True, True),
+            (torch.float64, False, True),
+        ),
+    )
+    def test_what_is_copied_to_an_argument_is_written(self, dtype, is_read, is_kept):
+        """Unless the copy makes another dtype of it, or others read that."""
+        graph = torch.fx.Graph()
+        y, x = (graph.placeholder(name) for name in "yx")
+        value = graph.call_function(torch.ops.aten.sin.default, (x,))
+        copy = graph.call_function(torch.ops.aten.copy.default, (y, value))
+        for node in (y, copy):
+            node.meta["val"] = torch.zeros(2, 4)
+        for node in (x, value):
+            node.meta["val"] = torch.zeros(2, 4, dtype=dtype)
+        to = torch.ops.inductor_write.copy.default
+        write = graph.call_function(to, (y, copy))
+        graph.output((write, copy) if is_read else (write,))
+        lowered = without_copies(torch.fx.GraphModule({}, graph)).graph
+        (write,) = lowered.find_nodes(op="call_function", target=to)
+        written = copy.target if is_kept else value.target
+        self.assertIs(write.args[1].target, written)
 
     @parametrize("order", ("copy of what is written", "copy before", "read behind"))
     def test_writes_to_one_copy(self, order):
