@@ -515,6 +515,19 @@ class TestInPlace(InPlaceTestCase):
             fn, lambda n: [ramp(n, 8) / 99, ramp(8, 12) / 9], winner, dims=[(0, 0)]
         )
 
+    @parametrize("winner", WINNERS)
+    def test_part_whose_offset_is_symbolic(self, winner):
+        """The layers of a cache lie a dynamic size apart."""
+        op = adding()
+
+        def fn(x, cache):
+            torch._check(x.shape[0] == cache.shape[1])
+            op(cache[1], x)
+            return cache[:, 0].sum()
+
+        make = lambda n: [ramp(n, 4), ramp(3, n, 4) - 9]  # noqa: E731
+        self.check(fn, make, winner, dims=((0, 0), (1, 1)))
+
     @parametrize(
         "winner,size,dtype",
         [
