@@ -170,11 +170,11 @@ def with_own_memory(results: Iterable[Any], inputs: Iterable[Any]) -> list[Any]:
     """
     seen = {_storage(x) for x in inputs if isinstance(x, torch.Tensor)}
     owned = []
-    for result in results:
-        if not isinstance(result, torch.Tensor):
-            owned.append(result)
+    for returned in results:
+        if not isinstance(returned, torch.Tensor):
+            owned.append(returned)
             continue
-        result = result.resolve_conj().resolve_neg()
+        result = returned.resolve_conj().resolve_neg()
         at_start = known_equal([result.storage_offset()], [0])
         is_own = _storage(result) not in seen
         owned.append(result if is_own and at_start else result.clone())
