@@ -9,7 +9,7 @@ import math
 from typing import TYPE_CHECKING
 
 from ..candidate_indices import FALLBACK
-from ..ranges import DimRange
+from ..ranges import ANY_SIZE, DimRange, fill_gaps, Segment
 from ..registration import (
     Candidate,
     Contest,
@@ -90,13 +90,8 @@ def _choices(registration: Registration) -> tuple[Candidate, ...]:
 
 def _has_all_sizes(registration: Registration) -> bool:
     """Whether there are implementations for every size."""
-    end = 0.0
-    ranges = [row.sizes for row in _rows(registration)]
-    for sizes in sorted(ranges, key=lambda sizes: sizes.start):
-        if sizes.start > end:
-            return False
-        end = max(end, sizes.end)
-    return math.isinf(end)
+    rows = [Segment(row.sizes, True) for row in _rows(registration)]
+    return all(segment.value for segment in fill_gaps(rows, ANY_SIZE, False))
 
 
 def _rows(registration: Registration) -> Sequence[Row]:
