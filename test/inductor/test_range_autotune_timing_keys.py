@@ -34,6 +34,7 @@ from torch._inductor.range_autotune.graphs.graph_text import SymbolNames
 from torch._inductor.range_autotune.ranges import DimRange
 from torch._inductor.range_autotune.registration import Candidate, TuningOptions
 from torch._inductor.range_autotune.sizes.known_sizes import KnownSize
+from torch._inductor.range_autotune.sizes.size_points import SizePoint
 
 
 aten = torch.ops.aten
@@ -159,6 +160,18 @@ class TestKnownSizes(SymbolicTestCase):
             )
         }
         self.assertEqual(len(texts), 5)
+
+    def test_sizes_that_code_is_made_for_count(self):
+        s0, s1 = self.symbol("s0", 100), self.symbol("s1", 50)
+        one = traced(calls(aten.sin.default))
+        points = (None, {s0: 8}, {s0: 4096}, {s0: 8, s1: 2})
+        texts = {
+            candidate_text(
+                dataclasses.replace(one, made_for=values and SizePoint(8, values))
+            )
+            for values in points
+        }
+        self.assertEqual(len(texts), len(points))
 
 
 class TestCandidateText(TestCase):

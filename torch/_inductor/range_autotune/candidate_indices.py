@@ -22,7 +22,8 @@ APART = "neighbours apart"
 AS_WRITTEN = "as written"
 PERSISTENT = "persistent"
 AS_WRITTEN_PERSISTENT = f"{AS_WRITTEN}, {PERSISTENT}"
-_KINDS = (APART, AS_WRITTEN, PERSISTENT, AS_WRITTEN_PERSISTENT)
+FOR_OTHER_SIZES = tuple(f"for other sizes, {number}" for number in range(4))
+_KINDS = (APART, AS_WRITTEN, PERSISTENT, AS_WRITTEN_PERSISTENT, *FOR_OTHER_SIZES)
 
 
 def index_of_variant(number: int, kind: str) -> int:

@@ -101,7 +101,8 @@ def emit_dispatch(
     Lowers a choice among winners by the runtime value of a size, without a guard on it.
 
     Args:
-        segments: two or more, sorted; together they hold every value of ``size``.
+        segments: sorted; together they hold every value of ``size``. One alone is a branch,
+            too, whose code is generated apart from that around it.
         size: the dispatch dimension, symbolic.
         known: branches of equal call sites, to be used again; is added to.
     """
@@ -128,7 +129,8 @@ def _known_branch(
         return _branch(winner, operands, site, outputs)
     unaligned = [is_unaligned(operand) for operand in operands]
     patches = sorted(_config_of_kernels(winner).items())
-    key = id(V.graph), id(winner.graph), str(patches), tuple(unaligned)
+    how = str(patches), tuple(unaligned), tuple(winner.hints.items())
+    key = id(V.graph), id(winner.graph), *how
     if key not in known:
         # With the graph, for that its id is no other's.
         known[key] = winner.graph, _branch(winner, operands, site, outputs)
@@ -143,7 +145,8 @@ def _branch(
     name = f"size_branch_{next(_branch_numbers)}"
     gm, fakes = _with_symbols(winner.lowered, site)
     made = site.without_written(outputs.tensors)
-    branch = lower_branch(gm, name, operands, fakes, made, patches, winner.known)
+    known, hints = winner.known, winner.hints
+    branch = lower_branch(gm, name, operands, fakes, made, patches, known, hints)
     assert branch.graph is not None
     tag(branch.graph.operations, _config_of_kernels(winner))
     return branch

@@ -322,14 +322,18 @@ def emit(
         possible = size_bounds(replaced(tuning.size))
         winners = fill_gaps(winners, possible, Winner(FALLBACK_INDEX))
     table = [Segment(s.sizes, _to_emit(tuning, s.value)) for s in winners]
-    if len(table) == 1:
-        winner = table[0].value
+    winner, branches = table[0].value, tuning.source.branches
+    if len(table) == 1 and not winner.hints:
         return emit_winner(winner, tuning.site, tuning.outputs, realized)
     assert tuning.size is not None and tuning.table is not None
+    dispatch = functools.partial(
+        emit_dispatch, table, tuning.size, tuning.site, tuning.outputs, branches
+    )
+    if len(table) == 1:  # its code is made for other sizes than that around it
+        return dispatch()
     dim = tuning.table.dim
     log.info("Generating torch.cond dispatch for %s with %d ranges", dim, len(table))
-    branches = tuning.source.branches
-    results = emit_dispatch(table, tuning.size, tuning.site, tuning.outputs, branches)
+    results = dispatch()
     log.info(
         "Successfully generated torch.cond dispatch tree with %d conditional branches",
         len(table) - 1,

@@ -120,7 +120,9 @@ class Standing:
     def name_of(self, index: int) -> str:
         """A candidate's, for logs; with what it varies."""
         if kind := kind_of_variant(index):
-            return f"{self.name_of(self.variants[index])}, {kind}"
+            made_for = index in self.traced and self.traced[index].made_for
+            form = f"for size {made_for.size}" if made_for else kind
+            return f"{self.name_of(self.variants[index])}, {form}"
         if index in (FALLBACK_INDEX, PLAIN_INDEX):
             return FALLBACK.name if index == FALLBACK_INDEX else PLAIN_NAME
         return self.candidates[index].name

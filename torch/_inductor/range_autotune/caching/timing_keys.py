@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
 # Of what a file holds; another number makes all older files misses.
-FORMAT = 3
+FORMAT = 4
 _CPU_INFO = pathlib.Path("/proc/cpuinfo")  # Linux has it
 
 
@@ -191,9 +191,9 @@ def candidate_text(traced: TracedCandidate) -> str | None:
     try:
         graph = graph_text(traced.graph.graph, names, traced.graph)
         known = traced.known and (names(traced.known.size), str(traced.known.sizes))
-        return content_digest(
-            (graph, candidate.impl, candidate.params, candidate.config_patches, known)
-        )
+        hints = {names(symbol): value for symbol, value in traced.hints.items()}
+        how = (candidate.config_patches, known, sorted(hints.items()))
+        return content_digest((graph, candidate.impl, candidate.params, how))
     except Unhashable as e:
         log.debug("No times of '%s' are cached: %s", traced.name, e)
         return None

@@ -58,7 +58,7 @@ from .traced_candidates import NAMESPACES_OF_TORCH, Rejection, TracedCandidate
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     import sympy
 
@@ -214,13 +214,17 @@ def _trace_bodies(
 
 
 def at_site(
-    traced: TracedCandidate, site: CallSite, size: sympy.Expr | None
+    traced: TracedCandidate,
+    site: CallSite,
+    size: sympy.Expr | None,
+    symbols: Mapping[sympy.Symbol, sympy.Symbol],
 ) -> TracedCandidate:
     """
     A candidate's graph at the sizes of an equal call site, whose symbols are others.
 
     Args:
         size: the dispatch dimension there.
+        symbols: those there, by those of the call site that it is traced for.
 
     Raises:
         Whatever tracing the graph raises, a guard on a size for one.
@@ -228,6 +232,8 @@ def at_site(
     old = traced.graph.graph
     eager = {node.target for node in old.nodes if node.meta.get("should_fallback")}
     known = traced.known and dataclasses.replace(traced.known, size=size)
+    hints = {symbols[symbol]: value for symbol, value in traced.hints.items()}
+    made_for = traced.made_for and dataclasses.replace(traced.made_for, values=hints)
     with _assuming(known, traced.optional_guards):
         graph = trace_subgraph(traced.graph, site.fake_inputs(), {})
     _call_eagerly(graph, eager)
@@ -236,6 +242,7 @@ def at_site(
         graph,
         known=known,
         optional_guards=traced.optional_guards,
+        made_for=made_for,
     )
 
 

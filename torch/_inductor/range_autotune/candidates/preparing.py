@@ -13,6 +13,7 @@ from ...virtualized import V
 from ..candidate_indices import FALLBACK_INDEX
 from ..errors import NotTunable, one_line
 from ..graphs.collectives import can_measure, has_collective, ranks_of
+from ..graphs.graph_text import SymbolNames
 from ..measuring.ranks import common_to_all_ranks, is_same_on_all_ranks, topology
 from ..ranges import ANY_SIZE, DimRange, fill_gaps, merge_neighbours, Segment
 from ..registering.contests import make_contest
@@ -26,6 +27,8 @@ from .tracing import add_plain_lowering, add_variants, trace_candidates
 
 
 if TYPE_CHECKING:
+    import sympy
+
     from ..call_site import CallSite
     from ..registration import Contest, Registration
     from .traced_candidates import TracedCandidate
@@ -133,8 +136,10 @@ def as_for(first: Tuning, site: CallSite) -> Tuning | None:
     try:
         fallback, outputs = trace_fallback(site)
         size = None if first.table is None else site.size_of(first.table.dim)
+        symbols = _symbols_at(first.site, site)
         traced = {
-            index: at_site(t, site, size) for index, t in first.standing.traced.items()
+            index: at_site(t, site, size, symbols)
+            for index, t in first.standing.traced.items()
         }
     except Exception as e:
         log.debug("%s: not as for an equal call: %s", first.name, one_line(e))
@@ -147,6 +152,14 @@ def as_for(first: Tuning, site: CallSite) -> Tuning | None:
         standing=dataclasses.replace(first.standing, site=site, traced=traced),
         first=first.source,
     )
+
+
+def _symbols_at(first: CallSite, site: CallSite) -> dict[sympy.Symbol, sympy.Symbol]:
+    """The symbols of a call site, by those of an equal one."""
+    names = SymbolNames(), SymbolNames()
+    first.layout_text(names[0])
+    site.layout_text(names[1])
+    return dict(zip(*(n.met for n in names), strict=True))
 
 
 def _possible_ranges(contest: Contest, bounds: DimRange) -> tuple[ContestedRange, ...]:

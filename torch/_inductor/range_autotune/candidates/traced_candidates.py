@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from ..registration import Candidate
     from ..sizes.guards import Question
     from ..sizes.known_sizes import KnownSize
+    from ..sizes.size_conditions import Values
+    from ..sizes.size_points import SizePoint
     from ..winners import KernelConfigs
 
 # Their ops are lowered to generated code or to calls that cost little on the host.
@@ -48,6 +50,8 @@ class TracedCandidate:
         known: what its ranges say of the size, where that is more than is known anyway.
         optional_guards: whether tracing asked for guards that torch can do without, at the
             price of slower code.
+        made_for: sizes that its code is generated for; without any those that the model is
+            compiled with.
     """
 
     candidate: Candidate
@@ -56,11 +60,17 @@ class TracedCandidate:
     kernel_configs: KernelConfigs = ()
     known: KnownSize | None = None
     optional_guards: bool = True
+    made_for: SizePoint | None = None
 
     @property
     def name(self) -> str:
         """The candidate's."""
         return self.candidate.name
+
+    @property
+    def hints(self) -> Values:
+        """The sizes that its code is generated for, by symbol; the model's own if empty."""
+        return self.made_for.values if self.made_for else {}
 
     @functools.cached_property
     def lowered(self) -> torch.fx.GraphModule:

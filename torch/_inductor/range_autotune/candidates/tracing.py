@@ -23,6 +23,7 @@ from ..sizes.known_sizes import is_compound, KnownSize
 from ..sizes.thresholds import thresholds
 from .candidate_graphs import trace_candidate, trace_plain
 from .kernel_forms import with_persistent_reductions
+from .size_forms import forms_for_sizes
 from .traced_candidates import Rejection, TracedCandidate
 
 
@@ -284,7 +285,8 @@ def add_variants(tuning: Tuning) -> None:
     for number, (index, traced) in enumerate([*standing.traced.items()]):
         if threshold is not None and tuning.site.body is not None:
             _add_apart(tuning, number, index, traced)
-        for kind, form in _other_forms(traced):
+        forms = [*_other_forms(traced), *forms_for_sizes(tuning, index, traced)]
+        for kind, form in forms:
             # Combinations of ops that are joined are many as it is.
             if joined and (kind != PERSISTENT or traced.calls_python):
                 continue

@@ -11,6 +11,7 @@ from ..graphs.captures import constants_may_be_real
 from ..modules.subgraph_module import TrustsInputs
 from ..sizes.guards import without_optional_guards
 from ..sizes.known_sizes import emitting
+from ..sizes.size_hints import generate_for
 
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from ...graph import GraphLowering
     from ..sizes.known_sizes import KnownSize
+    from ..sizes.size_conditions import Values
 
 
 class _BranchLowering(TrustsInputs, SubgraphLowering):
@@ -77,6 +79,7 @@ def lower_branch(
     outputs: Sequence[torch.Tensor],
     config_patches: Mapping[str, Any],
     known: KnownSize | None,
+    hints: Values,
 ) -> ir.Subgraph:
     """
     Lowers a graph as a branch of a dispatch in the graph being compiled.
@@ -89,6 +92,7 @@ def lower_branch(
         outputs: fake tensors with the strides that the branch must return.
         config_patches: Inductor config to lower the branch under.
         known: of the size wherever the branch runs.
+        hints: sizes to generate it for, by symbol; the model's own if empty.
     """
     parent = V.graph
     graph = _BranchLowering(
@@ -104,6 +108,7 @@ def lower_branch(
         name=parent.qualify_name(name),
     )
     graph.bw_donated_idxs = None  # places among the outermost graph's inputs
+    generate_for(graph, hints)
     placeholders = gm.graph.find_nodes(op="placeholder")
     for node, operand in zip(placeholders, operands):
         if is_unaligned(operand):

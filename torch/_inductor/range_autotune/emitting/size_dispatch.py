@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 class SizeDispatch(ir.ExternKernel):
     """
-    Runs one of several graphs; a size says which.
+    Runs one of several graphs; a size says which, of more than one.
 
     Args:
         size: symbolic, a number on the host at run time.

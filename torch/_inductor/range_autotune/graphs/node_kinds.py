@@ -167,11 +167,11 @@ def is_row_reduction(node: torch.fx.Node) -> bool:
     if not has_generated_code(node):
         return False
     read = node.args[0].meta["val"]  # type: ignore[union-attr]  # a node
-    return all(isinstance(read.shape[dim], int) for dim in _reduced_dims(node, read))
+    return all(isinstance(read.shape[dim], int) for dim in reduced_dims(node, read))
 
 
-def _reduced_dims(node: torch.fx.Node, read: torch.Tensor) -> Sequence[int]:
-    """All, where none are given."""
+def reduced_dims(node: torch.fx.Node, read: torch.Tensor) -> Sequence[int]:
+    """Those that a reduction is over; all, where none are given."""
     dims = arguments_of(node).get("dim")
     if dims is None or dims == []:
         return range(read.dim())

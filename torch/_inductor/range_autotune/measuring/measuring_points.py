@@ -30,7 +30,7 @@ log = logging.getLogger("torch._inductor.kernel.custom_op")
 
 def has_points(tuning: Tuning, sizes: DimRange) -> bool:
     """Whether a range is measured at sizes that are in it, not only at the model's."""
-    return bool(_points_within(tuning, sizes))
+    return bool(points_within(tuning, sizes))
 
 
 def schedule(tuning: Tuning) -> list[ScheduledPoint]:
@@ -75,7 +75,7 @@ def _points(tuning: Tuning, sizes: DimRange) -> list[SizePoint]:
     size, site = tuning.size, tuning.site
     if size is None:
         return [hint_point(site)]
-    timed = _points_within(tuning, sizes)
+    timed = points_within(tuning, sizes)
     if not timed:
         point = hint_point(site, size)
         log.info(
@@ -92,7 +92,7 @@ def _points(tuning: Tuning, sizes: DimRange) -> list[SizePoint]:
     return timed if unaligned is None else [*timed, unaligned]
 
 
-def _points_within(tuning: Tuning, sizes: DimRange) -> list[SizePoint]:
+def points_within(tuning: Tuning, sizes: DimRange) -> list[SizePoint]:
     """Those with representative sizes of a range; of a size that is dispatched on."""
     assert tuning.size is not None
     if sizes not in tuning.points:

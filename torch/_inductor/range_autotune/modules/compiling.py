@@ -21,6 +21,7 @@ from ..limits import call_within, fulfil, LimitedExecutor
 from ..settings import time_limit_s
 from ..sizes.guards import is_about_index_width
 from ..sizes.known_sizes import knowing
+from ..sizes.size_hints import without_hints
 from ..times import Failure, failure_of
 from .cpp_units import compile_together, CppKernel, is_full, kernels_of
 from .subgraph_module import generate_module, SubgraphModule
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     Start = Callable[[Callable[[], Any]], Future[Any]]
 
 _LOADING = "loading its code"
+_SAME_CODE = Failure("its code is that for the model's own sizes")
 # For a thread that starts compilers. Its few milliseconds of Python took 0.15 s in turns
 # with this one's, 5 ms at a time.
 _HANDOVER_S = 0.05
@@ -80,10 +82,31 @@ def submit(tuning: Tuning) -> None:
             guards = _guards_in(module)
             if guards and index != FALLBACK_INDEX:
                 standing.suspend(index, _failure_by(guards))
+            elif _has_code_of_another_form(standing, index, module):
+                standing.reject(index, _SAME_CODE)
             else:
                 yield index, module
 
     _start_loads(tuning, generated())
+
+
+def _has_code_of_another_form(
+    standing: Standing, index: int, module: SubgraphModule
+) -> bool:
+    """
+    Whether a form for some sizes came out as the candidate that it varies, or as the form
+    for others. Those are generated before it.
+    """
+    if not standing.traced[index].hints:
+        return False
+    varied = standing.variants[index]
+    others = (
+        other
+        for i, other in standing.modules.items()
+        if varied in (i, standing.variants.get(i))
+    )
+    code = without_hints(module.source)
+    return any(without_hints(other.source) == code for other in others)
 
 
 def submit_guarded(tuning: Tuning) -> None:
@@ -277,6 +300,7 @@ def _generate(
             tuning.site.symbols(),
             f"{tuning.name}_{traced.name}",
             traced.candidate.config_patches,
+            traced.hints,
         )
 
 

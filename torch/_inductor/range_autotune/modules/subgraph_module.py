@@ -23,6 +23,7 @@ from ..sizes.guards import (
     without_optional_guards,
     without_symbols_of_failures,
 )
+from ..sizes.size_hints import generate_for
 from .threads import Once
 
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from ...codecache import PyCodeCache
     from ...graph import GraphLowering
+    from ..sizes.size_conditions import Values
 
 output_code_log = torch._logging.getArtifactLogger(__name__, "output_code")
 
@@ -158,6 +160,7 @@ def generate_module(
     symbols: Sequence[sympy.Symbol],
     name: str,
     config_patches: Mapping[str, Any],
+    hints: Values | None = None,
     optional_guards: bool = True,
 ) -> SubgraphModule:
     """
@@ -169,6 +172,7 @@ def generate_module(
         fake_inputs: one for each placeholder; symbolic if ``symbols`` is not empty.
         symbols: all in the inputs' sizes; their values are the module's first arguments.
         config_patches: Inductor config to lower under; of the operations' kernels, too.
+        hints: sizes to generate it for, by symbol; by default the model's own.
         optional_guards: whether Inductor may ask for guards that it can do without, at the
             price of slower code.
     """
@@ -182,6 +186,7 @@ def generate_module(
         name="benchmark_" + re.sub(r"\W", "_", name),
     )
     graph.bw_donated_idxs = None  # places among the inputs of the graph being compiled
+    generate_for(graph, hints)
     for symbol in symbols:
         graph.graph_inputs[symbol.name] = symbol
         graph.graph_input_names.append(symbol.name)
