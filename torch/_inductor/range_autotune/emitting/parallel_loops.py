@@ -1,0 +1,61 @@
+"""
+Loops of C++ kernels that run in threads where there is enough for them to do.
+
+Inductor decides that by the sizes that a model is compiled with, once for all others: a
+kernel made for few rows runs in one thread whatever it is given, one for many starts its
+threads for a single row. Here the loop asks for the size when it runs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ... import config
+from ...codegen.cpp_utils import cexpr
+from ...utils import sympy_product
+from ..compiled_graph import has_autotuned_op
+from ..sizes.size_hints import about
+
+
+if TYPE_CHECKING:
+    import sympy
+
+    from ...codegen.cpp import CppKernelProxy, LoopNest, ParallelDepth
+
+
+def parallel_by_size(
+    proxy: CppKernelProxy, nest: LoopNest, depth: ParallelDepth, threads: int
+) -> tuple[ParallelDepth, str]:
+    """
+    How many loops of a nest are shared by threads, and the clause of OpenMP that says when.
+    Called by C++ code generation before it writes the loops.
+
+    Args:
+        depth: what Inductor has decided by hints.
+
+    Returns:
+        ``depth`` and no clause where sizes are constant, or in a graph without an autotuned op.
+    """
+    works = _works(nest)
+    symbols = {symbol for work in works for symbol in work.free_symbols}
+    if threads == 1 or not symbols or not has_autotuned_op():
+        return depth, ""
+    if not depth.parallel_depth:
+        # What Inductor takes for sizes that it knows nothing of.
+        typical = dict.fromkeys(symbols, config.unbacked_symint_fallback)
+        with about(typical):
+            most = nest.max_parallel_depth()
+            depth = nest.get_kernel().decide_parallel_depth(most, threads)
+    if not depth.parallel_depth:
+        return depth, ""
+    enough = threads * config.cpp.min_chunk_size
+    tests = (f"{cexpr(proxy.rename_indexing(work))} >= {enough}" for work in works)
+    return depth, f" if({' || '.join(dict.fromkeys(tests))})"
+
+
+def _works(nest: LoopNest) -> list[sympy.Expr]:
+    """How many elements loops go over: those of a nest, or several that share the outer ones."""
+    kernel = nest.get_kernel()
+    inner = getattr(kernel, "inner", None)  # where outer loops were fused
+    kernels = [kernel] if inner is None else [n.get_kernel() for n in inner]
+    return [sympy_product(k.call_ranges or ()) for k in kernels]
