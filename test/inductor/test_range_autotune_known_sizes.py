@@ -414,6 +414,21 @@ class TestCompiled(AutotuneTestCase):
             added = 1 if 2 * n < 64 else 2
             self.assertEqual(compiled(x), (x.view(-1, 4) + added).sin() * 2)
 
+    @parametrize("hint", (6, 16))
+    @parametrize("parts", (lambda x: x.split(1), lambda x: x.unbind(0)))
+    def test_as_many_parts_as_there_are_rows(self, hint, parts):
+        """Where Inductor asks for the number, it is the range's, not the model's."""
+
+        def in_parts(x):
+            return torch.cat([part.reshape(1, -1) + 1 for part in parts(x)])
+
+        op = self.registered((in_parts, (6, 7)), (whole, (7, math.inf)))
+        logger = logging.getLogger("torch._inductor.kernel.custom_op")
+        with made_up_times(fastest), self.assertNoLogs(logger, logging.WARNING):
+            compiled = compile_at(op, ramp(hint, 4))
+        for size, added in ((6, 1), (7, 2), (100, 2)):
+            self.assertEqual(compiled(ramp(size, 4)), ramp(size, 4) + added)
+
     def test_code_is_for_the_range(self):
         """Of less than 64 columns the first 64 are all."""
         op = self.registered((first, (0, 64)), (whole, (64, math.inf)), dim=1)

@@ -1,9 +1,9 @@
 """
-The sizes that code is generated for: which runs at any, and is to be fast at these.
+What is taken for the sizes of a graph while its code is generated, which runs at others.
 
 Where Inductor chooses, into how many parts to split a reduction for one, it looks at the
-hints of symbols, the sizes that the model is compiled with. A graph inside of that one may
-be lowered with others. Guards keep looking at the model's.
+hints of symbols, the sizes that the model is compiled with. A graph inside of the model's may
+be lowered with others, and have sizes that are known where it runs.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import sympy
 
 from ...sizevars import SizeVarAllocator
 from ...virtualized import V
+from .narrowed_sizes import value_at_all_of_few
 
 
 if TYPE_CHECKING:
@@ -34,9 +35,11 @@ _OF_HINTS = re.compile(
 _BENCHMARK = "\ndef get_args("
 
 
-class _OtherHints(SizeVarAllocator):
+class _OwnSizes(SizeVarAllocator):
     """
-    Knows of sizes what a shape environment does, but that they are about others.
+    Takes sizes for others than the model's own, and for what they are where they are known.
+
+    Other guards keep looking at the model's.
 
     Args:
         known: whose shape environment, which stays as it is.
@@ -62,16 +65,20 @@ class _OtherHints(SizeVarAllocator):
             expr = expr.xreplace(self.replacements).xreplace(self.backed_var_to_val)
         return super().optimization_hint(expr, fallback)
 
+    def guarding_hint_or_throw(self, expr: sympy.Expr | int) -> int:
+        """See the base; no guard is needed for what a size is wherever the code runs."""
+        known = value_at_all_of_few(sympy.sympify(expr), self.shape_env)
+        return super().guarding_hint_or_throw(expr) if known is None else int(known)
+
 
 def generate_for(graph: GraphLowering, hints: Values | None) -> None:
     """
-    Has a graph that is to be lowered generate its code for some sizes.
+    Has a graph inside of the model's, which is to be lowered, generate its code for some sizes.
 
     Args:
         hints: by symbol; without any for those that the model is compiled with.
     """
-    if hints:
-        graph.sizevars = _OtherHints(graph.sizevars, hints)
+    graph.sizevars = _OwnSizes(graph.sizevars, hints or {})
 
 
 @contextlib.contextmanager
@@ -79,7 +86,7 @@ def about(hints: Values) -> Iterator[None]:
     """What is decided in the block is so for some sizes, by symbol."""
     graph = V.graph
     known = graph.sizevars
-    graph.sizevars = _OtherHints(known, hints)
+    graph.sizevars = _OwnSizes(known, hints)
     try:
         yield
     finally:
