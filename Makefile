@@ -31,9 +31,10 @@ fuzz: links ## compare 1,000 random autotuned ops with eager (FUZZ=n for n of th
 bench-compile: links $(BASE_READY) ## compile times beside the stock base (REPEATS=n runs of each, 3)
 	@$(PY) benchmarks/compile.py --repeats $(REPEATS) --base "$$($(BASE_SITE))"
 
-bench-runtime: links $(BASE_READY) ## run times beside the stock base, and what a dispatch costs
+bench-runtime: links $(BASE_READY) ## run times beside the stock base, what a dispatch costs, and the first size
 	@$(PY) benchmarks/runtime.py --base "$$($(BASE_SITE))"
 	@$(PY) benchmarks/dispatch_cost.py
+	@$(PY) benchmarks/first_size.py
 
 bench-model: links $(BASE_READY) ## run times of a decoder beside the stock base
 	@$(PY) benchmarks/model.py --base "$$($(BASE_SITE))"
