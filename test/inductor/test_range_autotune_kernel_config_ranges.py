@@ -303,9 +303,9 @@ class TestEmitted(OpTestCase):
         tagged, kernels = [], Kernels(k=times)
         search = {"usual_configs": {"k": "usual"}, "in_doubt": ["k"]}
 
-        def lower_branch(gm, name, operands, fakes, outputs, patches, known):
+        def lower_branch(gm, name, operands, fakes, outputs, patches, *of_sizes):
             self.assertEqual(patches, {})
-            return lower(gm, name, operands, fakes, outputs, patches, known)
+            return lower(gm, name, operands, fakes, outputs, patches, *of_sizes)
 
         lower = dispatch.lower_branch
         torch._dynamo.reset()

@@ -248,7 +248,7 @@ class TestCheck(TestCase):
         candidates = (Candidate("wrong", wrong),)
         standing = Standing(registration, mock.Mock(), (), candidates)
         variant = index_of_variant(0, AS_WRITTEN)
-        standing.traced = dict.fromkeys((0, variant), mock.Mock())
+        standing.traced = dict.fromkeys((0, variant), mock.Mock(made_for=None))
         standing.variants = {variant: 0}
         found = {0: "differs" if first_differs else None, variant: "differs, too"}
         with self.assertLogs("torch._inductor.kernel.custom_op", "INFO") as logs:

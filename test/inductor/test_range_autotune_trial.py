@@ -247,8 +247,8 @@ class TestCandidates(OpTestCase):
         """
         generate = compiling.generate_module
 
-        def with_bad_call(gm, inputs, symbols, name, patches):
-            module = generate(gm, inputs, symbols, name, patches)
+        def with_bad_call(gm, inputs, symbols, name, *how):
+            module = generate(gm, inputs, symbols, name, *how)
             for bad_name, body in dict(bad).items():
                 if name.endswith(f"_{bad_name}"):
                     call = textwrap.indent(body, "    ")

@@ -71,19 +71,20 @@ def _far_points(tuning: Tuning, index: int) -> Iterator[SizePoint]:
         return
     standing = tuning.standing
     ranges = [r.possible for r in standing.ranges if standing.enters(index, r)]
-    points = [p for sizes in ranges for p in points_within(tuning, sizes) if p.size]
-    if has_open_end(tuning, ranges[-1]):
+    points = [point for sizes in ranges for point in points_within(tuning, sizes)]
+    if ranges and has_open_end(tuning, ranges[-1]):
         # What Inductor takes for a size that it knows nothing of.
         typical = config.unbacked_symint_fallback
         beyond = point_for_size(tuning.site, tuning.size, typical, ranges[-1])
         points += [beyond] if beyond else []
+    by_size = {point.size: point for point in points if point.size}
     made = [max(hint_point(tuning.site, tuning.size).size or 0, 1)]
-    while points:
-        farthest = max(points, key=lambda point: _distance(point.size or 1, made))
-        if _distance(farthest.size or 1, made) < _FAR:
+    while by_size:
+        farthest = max(by_size, key=lambda size: _distance(size, made))
+        if _distance(farthest, made) < _FAR:
             return
-        yield farthest
-        made.append(farthest.size or 1)
+        yield by_size[farthest]
+        made.append(farthest)
 
 
 def _distance(size: int, others: Collection[int]) -> float:
