@@ -88,13 +88,13 @@ GRADIENT = Work(
     op_of(weight_gradient, gradient_like, 1024, 32768),
     lambda n: (made(n, COLUMNS), made(n, COLUMNS)),
     dynamic=2,
-    at=(16, 8192),
+    at=(16 if ON_GPU else 2, 8192),
     sizes=(16, 128, 1024, 8192, 32768),
 )
 ON_ROWS = functools.partial(
     Work,
     dynamic=1,
-    at=(4, 2048),
+    at=(4 if ON_GPU else 2, 2048),
     sizes=(2, 4, 16, 128, 512, 2048),
 )
 WORKS = [
