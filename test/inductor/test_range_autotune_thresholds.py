@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import logging
 import math
+from unittest import mock
 
 import sympy
 from hypothesis import assume, given, settings
@@ -19,7 +20,9 @@ from test_custom_op_autotune import (
     ramp,
 )
 from torch._dynamo.utils import counters
+from torch._inductor.lowering import lowerings
 from torch._inductor.test_case import run_tests
+from torch._inductor.virtualized import V
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
@@ -248,6 +251,24 @@ class TestCompiled(AutotuneTestCase):
         with guards_in_code_of("asking", condition):
             compiled = self.compiled(op, ramp(100, 4))
         self.assert_markers(compiled, dict.fromkeys((2, 39, 40, 511, 512, 700), 1))
+
+    def test_each_answer_s_code_has_a_branch(self):
+        """Where Inductor asks, and not the implementation: there is one graph for all."""
+
+        def lower(x):
+            is_small = V.graph.sizevars.evaluate_expr(sympy.Lt(x.get_size()[0], 40))
+            return lowerings[torch.ops.aten.add](x, 1.0 if is_small else 2.0)
+
+        def asking(x):
+            return torch.ops.aten.tanh(x)
+
+        op = self.registered(asking, ranges=[(0, math.inf)])
+        with (
+            mock.patch.dict(lowerings, {torch.ops.aten.tanh.default: lower}),
+            made_up_times(lambda size, index: 1.0 if index >= 0 else 2.0),
+        ):
+            compiled = compile_at(op, ramp(100, 4))
+        self.assert_markers(compiled, {2: 1, 39: 1, 40: 2, 512: 2})
 
     def test_who_asks_nothing_competes_in_all_parts(self):
         op = self.registered(always, by_size)

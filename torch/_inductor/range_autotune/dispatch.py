@@ -129,8 +129,8 @@ def _known_branch(
         return _branch(winner, operands, site, outputs)
     unaligned = [is_unaligned(operand) for operand in operands]
     patches = sorted(_config_of_kernels(winner).items())
-    how = str(patches), tuple(unaligned), tuple(winner.hints.items())
-    key = id(V.graph), id(winner.graph), *how
+    how = str(patches), winner.known, tuple(winner.hints.items())
+    key = id(V.graph), id(winner.graph), tuple(unaligned), *how
     if key not in known:
         # With the graph, for that its id is no other's.
         known[key] = winner.graph, _branch(winner, operands, site, outputs)
