@@ -1,6 +1,7 @@
 # Owner(s): ["module: inductor"]
 """C++ loops of graphs with an autotuned op: in threads where the size at run time is worth it."""
 
+import functools
 import math
 import re
 
@@ -99,6 +100,24 @@ class TestParallelLoops(ExpTestCase):
 
         self.assertEqual(self.pragmas(model, 2, 64, dynamic=()), [])
         self.assertEqual(self.pragmas(model, 64, 64, dynamic=()), [" num_threads(2)"])
+
+    def test_where_it_is_known(self):
+        def model(x, low, high):
+            torch._check(x.shape[0] >= low)
+            torch._check(x.shape[0] <= high)
+            return self.op(x) + 1
+
+        few = functools.partial(model, low=2, high=15)
+        self.assertEqual(self.pragmas(few, 8, 64), [])
+        many = functools.partial(model, low=16, high=999)
+        self.assertEqual(self.pragmas(many, 30, 64), [" num_threads(2)"])
+
+    def test_where_the_runtime_chooses_threads(self):
+        def model(x):
+            return self.op(x) + 1
+
+        with config.patch({"cpp.dynamic_threads": True}):
+            self.assertEqual(self.pragmas(model, 2, 64), [""])
 
     def test_in_no_other_graphs(self):
         self.assertEqual(self.pragmas(rows_and_columns, 2, 64), [])

@@ -12,7 +12,7 @@ from range_autotune_testing import ExpTestCase, made_up_times, SymbolicTestCase
 from torch._inductor.lowering import lowerings, register_lowering
 from torch._inductor.sizevars import SizeVarAllocator
 from torch._inductor.test_case import run_tests, TestCase
-from torch._inductor.utils import run_and_get_code
+from torch._inductor.utils import fresh_cache, run_and_get_code
 from torch._inductor.virtualized import V
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
@@ -110,27 +110,25 @@ class TestWhoDependsOnHints(SymbolicTestCase):
 
 
 class TestFarPoints(TestCase):
-    def points(self, here, *ranges, wanted=(), ranks=None):
+    def points(self, here, *ranges):
         """Sizes that there are forms for, of a model that is compiled at a size."""
 
         def measured(tuning, sizes):
             start, end = sizes
-            return [SizePoint(s, {}) for s in (*wanted, start, end) if s]
+            return [SizePoint(size, {}) for size in (start, end) if size]
 
         entered = [SimpleNamespace(possible=r) for r in ranges]
         standing = SimpleNamespace(ranges=entered, enters=lambda index, r: True)
-        tuning = SimpleNamespace(
-            size=sympy.Symbol("s0"), ranks=ranks, standing=standing, site=None
-        )
+        tuning = SimpleNamespace(size=sympy.Symbol("s0"), standing=standing, site=None)
         beyond = SizePoint(TYPICAL, {})
         with mock.patch.multiple(
             size_forms,
             points_within=measured,
             has_open_end=lambda _, sizes: sizes[1] is None,
-            hint_point=lambda *_: SizePoint(here, {}),
             point_for_size=lambda *_: beyond,
         ):
-            return [point.size for point in size_forms._far_points(tuning, 0)]
+            own = SizePoint(here, {})
+            return [point.size for point in size_forms._far_points(tuning, 0, own)]
 
     def test_the_farthest_first(self):
         self.assertEqual(self.points(16, (1, 256), (257, 8000)), [8000, 257, 1])
@@ -144,9 +142,6 @@ class TestFarPoints(TestCase):
 
     def test_an_empty_model(self):
         self.assertEqual(self.points(0, (0, 100)), [100])
-
-    def test_none_where_ranks_measure_in_step(self):
-        self.assertEqual(self.points(16, (1, 8000), ranks=(0, 1)), [])
 
 
 class TestHints(SymbolicTestCase):
@@ -266,6 +261,34 @@ class TestForms(ExpTestCase):
         self.assertNotIn("Generating torch.cond dispatch", log)
         self.assertEqual(kernels_in(code), 1, msg=code)
         self.assertTrue(self.lowered[-1])
+
+    def test_equal_calls_of_other_sizes(self):
+        """What was measured is generated for the first one's sizes."""
+        x, y = torch.randn(16), torch.randn(5000)
+        self.register(
+            self.op, [CustomOpRangeConfig("x", 0, [(0, math.inf)], [self.inner])]
+        )
+        for given in (x, y):
+            torch._dynamo.mark_dynamic(given, 0)
+        model = torch.compile(lambda x, y: (self.op(x), self.op(y)))
+        with made_up_times(lambda size, index: 1.0 if index == 0 else 2.0):
+            self.assertEqual(model(x, y), (x.exp(), y.exp()))
+        # The implementation and two forms to be measured, then the first one at both.
+        self.assertEqual(self.lowered, [False, True, False, False, False])
+
+    def test_a_later_process_at_another_size(self):
+        """What was measured of code that was made for one size says nothing of it there."""
+
+        def measured_at(here):
+            torch._dynamo.reset()
+            self.tried = {}
+            self.compiled(here, lambda size: 0)
+            return bool(self.tried)
+
+        with fresh_cache():
+            self.assertEqual(
+                [measured_at(n) for n in (16, 16, 2000)], [True, False, True]
+            )
 
     def test_equal_calls(self):
         code, log = self.compiled(16, lambda size: 0 if size < 64 else FIRST, calls=2)

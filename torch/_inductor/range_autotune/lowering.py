@@ -41,6 +41,7 @@ from .regions import form_regions
 from .report import log_header, log_winners
 from .sizes.guards import replaced
 from .sizes.size_conditions import hint, size_bounds
+from .sizes.size_points import hint_point
 from .winners import choose_winners, Winner
 from .writes.in_place import write_in_place
 from .writes.region_writes import values_as_writes
@@ -314,6 +315,13 @@ def _to_emit(tuning: Tuning, winner: Winner) -> TracedCandidate:
     return dataclasses.replace(traced, kernel_configs=winner.kernel_configs)
 
 
+def _is_made_for_model(winner: TracedCandidate, tuning: Tuning) -> bool:
+    """Whether its code is generated for the same sizes as that around it."""
+    if winner.made_for is None or not replaced(tuning.size).free_symbols:
+        return True
+    return winner.made_for.size == hint_point(tuning.site, tuning.size).size
+
+
 def emit(
     tuning: Tuning, winners: Sequence[Segment[Winner]], realized: bool = False
 ) -> list[ir.TensorBox]:
@@ -323,7 +331,7 @@ def emit(
         winners = fill_gaps(winners, possible, Winner(FALLBACK_INDEX))
     table = [Segment(s.sizes, _to_emit(tuning, s.value)) for s in winners]
     winner, branches = table[0].value, tuning.source.branches
-    if len(table) == 1 and not winner.hints:
+    if len(table) == 1 and _is_made_for_model(winner, tuning):
         return emit_winner(winner, tuning.site, tuning.outputs, realized)
     assert tuning.size is not None and tuning.table is not None
     dispatch = functools.partial(

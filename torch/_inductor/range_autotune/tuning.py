@@ -53,6 +53,8 @@ class Tuning:
         winners: over all sizes that can occur; None until it is decided.
         branches: of dispatches, lowered; equal call sites share them.
         first: an equal call site, which is compiled and measured in this one's place.
+        made_at: the dispatch dimension's size that the model is compiled with, if code of
+            candidates depends on it.
     """
 
     outputs: Outputs
@@ -69,6 +71,7 @@ class Tuning:
     winners: tuple[Segment[Winner], ...] | None = None
     branches: Branches = dataclasses.field(default_factory=dict)
     first: Tuning | None = None
+    made_at: int | None = None
 
     @property
     def source(self) -> Tuning:

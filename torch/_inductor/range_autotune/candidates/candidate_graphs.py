@@ -232,7 +232,7 @@ def at_site(
     old = traced.graph.graph
     eager = {node.target for node in old.nodes if node.meta.get("should_fallback")}
     known = traced.known and dataclasses.replace(traced.known, size=size)
-    hints = {symbols[symbol]: value for symbol, value in traced.hints.items()}
+    hints = {symbols.get(s, s): value for s, value in traced.hints.items()}
     made_for = traced.made_for and dataclasses.replace(traced.made_for, values=hints)
     with _assuming(known, traced.optional_guards):
         graph = trace_subgraph(traced.graph, site.fake_inputs(), {})

@@ -11,6 +11,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from torch.fx.experimental.symbolic_shapes import free_symbols
+
 import torch
 
 from ... import config
@@ -19,7 +21,7 @@ from ..candidate_indices import FOR_OTHER_SIZES
 from ..graphs.control_flow import all_nodes
 from ..graphs.node_kinds import is_reduction, reduced_dims
 from ..measuring.measuring_points import has_open_end, points_within
-from ..sizes.size_points import hint_point, point_for_size
+from ..sizes.size_points import point_for_size
 from .kernel_forms import elements_to_one
 
 
@@ -47,28 +49,32 @@ _PRODUCTS = (
 _SCANS = (_aten.cumsum, _aten.cumprod, _aten.logcumsumexp)
 
 
+def depends_on_sizes(traced: TracedCandidate) -> bool:
+    """Whether a candidate's code depends on the sizes that it is generated for."""
+    with config.patch(dict(traced.candidate.config_patches)):
+        return any(map(_depends_on_hints, all_nodes(traced.graph)))
+
+
 def forms_for_sizes(
-    tuning: Tuning, index: int, traced: TracedCandidate
+    tuning: Tuning, index: int, here: SizePoint
 ) -> Iterator[tuple[str, TracedCandidate]]:
     """
-    A candidate's forms for sizes far from the model's own, each with its kind; none where sizes
-    decide nothing.
+    A candidate's forms for sizes far from the model's own, each with its kind.
+
+    Args:
+        here: the model's own.
     """
-    with config.patch(dict(traced.candidate.config_patches)):
-        if not any(map(_depends_on_hints, all_nodes(traced.graph))):
-            return
-    for kind, point in zip(FOR_OTHER_SIZES, _far_points(tuning, index)):
+    traced = tuning.standing.traced[index]
+    for kind, point in zip(FOR_OTHER_SIZES, _far_points(tuning, index, here)):
         yield kind, dataclasses.replace(traced, as_written=None, made_for=point)
 
 
-def _far_points(tuning: Tuning, index: int) -> Iterator[SizePoint]:
+def _far_points(tuning: Tuning, index: int, here: SizePoint) -> Iterator[SizePoint]:
     """
-    Sizes at which a candidate is measured that are far from the model's own and from each
-    other, the farthest first. None where ranks measure in step, which may each be compiled at
-    another size.
+    Sizes in a candidate's ranges that are far from the model's own and from each other, the
+    farthest first: those at which it is measured, and a large one where there is no end.
     """
-    if tuning.size is None or tuning.ranks:
-        return
+    assert tuning.size is not None
     standing = tuning.standing
     ranges = [r.possible for r in standing.ranges if standing.enters(index, r)]
     points = [point for sizes in ranges for point in points_within(tuning, sizes)]
@@ -78,7 +84,7 @@ def _far_points(tuning: Tuning, index: int) -> Iterator[SizePoint]:
         beyond = point_for_size(tuning.site, tuning.size, typical, ranges[-1])
         points += [beyond] if beyond else []
     by_size = {point.size: point for point in points if point.size}
-    made = [max(hint_point(tuning.site, tuning.size).size or 0, 1)]
+    made = [max(here.size or 0, 1)]
     while by_size:
         farthest = max(by_size, key=lambda size: _distance(size, made))
         if _distance(farthest, made) < _FAR:
@@ -93,16 +99,22 @@ def _distance(size: int, others: Collection[int]) -> float:
 
 
 def _depends_on_hints(node: torch.fx.Node) -> bool:
-    """Whether Inductor looks at sizes to choose how it computes a node."""
+    """Whether Inductor looks at dynamic sizes to choose how it computes a node."""
+    given = [
+        x
+        for i in node.all_input_nodes
+        if isinstance(x := i.meta.get("val"), torch.Tensor)
+    ]
+    if not any(free_symbols(x.shape) for x in given):
+        return False
     packet = getattr(node.target, "overloadpacket", None)
     if packet in _PRODUCTS:
         return config.max_autotune or config.max_autotune_gemm
     if not (is_reduction(node.target) or packet in _SCANS):
         return False
-    given = node.all_input_nodes[0].meta["val"]
-    if not is_gpu(given.device.type):
+    if not is_gpu(given[0].device.type):
         return False
-    return packet in _SCANS or _may_be_split(node, given)
+    return packet in _SCANS or _may_be_split(node, given[0])
 
 
 def _may_be_split(reduction: torch.fx.Node, given: torch.Tensor) -> bool:

@@ -8,6 +8,8 @@ import logging
 import math
 from typing import TYPE_CHECKING
 
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
 from ..candidate_indices import (
     APART,
     AS_WRITTEN,
@@ -20,10 +22,11 @@ from ..measuring.measuring_points import has_points
 from ..ranges import DimRange
 from ..settings import fusion_speedup_threshold
 from ..sizes.known_sizes import is_compound, KnownSize
+from ..sizes.size_points import hint_point
 from ..sizes.thresholds import thresholds
 from .candidate_graphs import trace_candidate, trace_plain
 from .kernel_forms import with_persistent_reductions
-from .size_forms import forms_for_sizes
+from .size_forms import depends_on_sizes, forms_for_sizes
 from .traced_candidates import Rejection, TracedCandidate
 
 
@@ -285,13 +288,31 @@ def add_variants(tuning: Tuning) -> None:
     for number, (index, traced) in enumerate([*standing.traced.items()]):
         if threshold is not None and tuning.site.body is not None:
             _add_apart(tuning, number, index, traced)
-        forms = [*_other_forms(traced), *forms_for_sizes(tuning, index, traced)]
-        for kind, form in forms:
+        for kind, form in _other_forms(traced):
             # Combinations of ops that are joined are many as it is.
             if joined and (kind != PERSISTENT or traced.calls_python):
                 continue
             variant = index_of_variant(number, kind)
             standing.add_variant(variant, form, index)
+        if not joined and depends_on_sizes(traced):
+            _add_forms_for_sizes(tuning, number, index)
+
+
+def _add_forms_for_sizes(tuning: Tuning, number: int, index: int) -> None:
+    """
+    Of a candidate whose code depends on the sizes that it is generated for.
+
+    Those are the first one's at equal call sites, too. Not on several ranks, each of which may
+    be compiled at another size.
+    """
+    size, standing = tuning.size, tuning.standing
+    if size is None or tuning.ranks or free_unbacked_symbols(size):
+        return
+    here = hint_point(tuning.site, size)
+    standing.traced[index] = dataclasses.replace(standing.traced[index], made_for=here)
+    tuning.made_at = here.size
+    for kind, form in forms_for_sizes(tuning, index, here):
+        standing.add_variant(index_of_variant(number, kind), form, index)
 
 
 def _other_forms(traced: TracedCandidate) -> Iterator[tuple[str, TracedCandidate]]:

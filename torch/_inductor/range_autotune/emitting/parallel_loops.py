@@ -8,18 +8,21 @@ threads for a single row. Here the loop asks for the size when it runs.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
+import sympy
+
 from ... import config
+from ...codegen.cpp import OuterLoopFusedKernel
 from ...codegen.cpp_utils import cexpr
 from ...utils import sympy_product
+from ...virtualized import V
 from ..compiled_graph import has_autotuned_op
 from ..sizes.size_hints import about
 
 
 if TYPE_CHECKING:
-    import sympy
-
     from ...codegen.cpp import CppKernelProxy, LoopNest, ParallelDepth
 
 
@@ -34,12 +37,18 @@ def parallel_by_size(
         depth: what Inductor has decided by hints.
 
     Returns:
-        ``depth`` and no clause where sizes are constant, or in a graph without an autotuned op.
+        ``depth`` and no clause where sizes are constant, or in a graph without an autotuned op;
+        no clause either where there is always enough to do, or never.
     """
     works = _works(nest)
     symbols = {symbol for work in works for symbol in work.free_symbols}
-    if threads == 1 or not symbols or not has_autotuned_op():
+    by_runtime = threads == 1 or config.cpp.dynamic_threads
+    if by_runtime or not symbols or not has_autotuned_op():
         return depth, ""
+    enough = threads * config.cpp.min_chunk_size
+    known = V.graph.sizevars.statically_known_true
+    if all(known(sympy.Lt(work, enough)) for work in works):
+        return dataclasses.replace(depth, parallel_depth=0), ""
     if not depth.parallel_depth:
         # What Inductor takes for sizes that it knows nothing of.
         typical = dict.fromkeys(symbols, config.unbacked_symint_fallback)
@@ -48,7 +57,8 @@ def parallel_by_size(
             depth = nest.get_kernel().decide_parallel_depth(most, threads)
     if not depth.parallel_depth:
         return depth, ""
-    enough = threads * config.cpp.min_chunk_size
+    if any(known(sympy.Ge(work, enough)) for work in works):
+        return depth, ""
     tests = (f"{cexpr(proxy.rename_indexing(work))} >= {enough}" for work in works)
     return depth, f" if({' || '.join(dict.fromkeys(tests))})"
 
@@ -56,6 +66,6 @@ def parallel_by_size(
 def _works(nest: LoopNest) -> list[sympy.Expr]:
     """How many elements loops go over: those of a nest, or several that share the outer ones."""
     kernel = nest.get_kernel()
-    inner = getattr(kernel, "inner", None)  # where outer loops were fused
-    kernels = [kernel] if inner is None else [n.get_kernel() for n in inner]
+    are_fused = isinstance(kernel, OuterLoopFusedKernel)
+    kernels = [n.get_kernel() for n in kernel.inner] if are_fused else [kernel]
     return [sympy_product(k.call_ranges or ()) for k in kernels]

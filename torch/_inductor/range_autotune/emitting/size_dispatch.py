@@ -117,7 +117,10 @@ class SizeDispatch(ir.ExternKernel):
         names = [output.get_name() for output in self.outputs]
         run = _branch_writer(wrapper, self.get_name(), operands, names)
         wrapper.writeline(_EndOfReuse(wrapper))
-        self._codegen_tests(wrapper, size_tests(self.starts), run)
+        if len(self.branches) == 1:
+            self._codegen_alone(wrapper, run)
+        else:
+            self._codegen_tests(wrapper, size_tests(self.starts), run)
         for output in self.outputs:
             if output.get_name() in V.graph.removed_buffers:
                 wrapper.writeline(wrapper.make_buffer_free(output))
@@ -142,6 +145,17 @@ class SizeDispatch(ir.ExternKernel):
         ):
             return operand.get_name()
         return operand.codegen_reference()
+
+    def _codegen_alone(self, wrapper: PythonWrapperCodegen, run: BranchWriter) -> None:
+        """In C++ in a block, whose variables, precomputed sizes for some, end with it."""
+        start, end = _BLOCK_IN_CPP if V.graph.cpp_wrapper else ("", "")
+        if start:
+            wrapper.writeline(start)
+        wrapper.writeline(EnterSubgraphLine(wrapper, self._graphs()[0]))
+        run(self.branches[0])
+        wrapper.writeline(ExitSubgraphLine(wrapper))
+        if end:
+            wrapper.writeline(end)
 
     def _codegen_tests(
         self, wrapper: PythonWrapperCodegen, tests: SizeTests, run: BranchWriter
@@ -200,6 +214,7 @@ def size_tests(starts: Sequence[int], first: int = 0) -> SizeTests:
 
 _IF_IN_PYTHON = ("if {}:", "else:", "")
 _IF_IN_CPP = ("if ({}) {{", "} else {", "}")
+_BLOCK_IN_CPP = ("{", "}")
 
 
 def _branch_writer(

@@ -223,7 +223,8 @@ def _names_in_cache(
         texts[index] = text
     options = tuning.registration.options
     measurement = measurement_text(tuning.site, options, point.values, tuning.hosts)
-    return measurement and f"{measurement}{_how_measured(point)}", texts
+    made = "" if tuning.made_at is None else f"\nmade at {tuning.made_at}"
+    return measurement and f"{measurement}{_how_measured(point)}{made}", texts
 
 
 def _how_measured(point: SizePoint) -> str:

@@ -13,7 +13,7 @@ from typing import Any, TYPE_CHECKING
 
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from ..candidate_indices import FALLBACK_INDEX
+from ..candidate_indices import FALLBACK_INDEX, FOR_OTHER_SIZES, kind_of_variant
 from ..candidates.tracing import take_apart_at_guards
 from ..compiled_graph import has_autotuned_op, mark_candidate
 from ..kernel_configs.kernel_config_names import content_name
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     Start = Callable[[Callable[[], Any]], Future[Any]]
 
 _LOADING = "loading its code"
-_SAME_CODE = Failure("its code is that for the model's own sizes")
+_SAME_CODE = Failure("its code is that for other sizes")
 # For a thread that starts compilers. Its few milliseconds of Python took 0.15 s in turns
 # with this one's, 5 ms at a time.
 _HANDOVER_S = 0.05
@@ -97,7 +97,7 @@ def _has_code_of_another_form(
     Whether a form for some sizes came out as the candidate that it varies, or as the form
     for others. Those are generated before it.
     """
-    if not standing.traced[index].hints:
+    if kind_of_variant(index) not in FOR_OTHER_SIZES:
         return False
     varied = standing.variants[index]
     others = (
@@ -135,7 +135,9 @@ def submit_guarded(tuning: Tuning) -> None:
                 continue
             left += parts
             standing.guarded.pop(index, None)
-            if not guards:
+            if _has_code_of_another_form(standing, index, module):
+                standing.reject(index, _SAME_CODE)
+            elif not guards:
                 yield index, module
 
     _start_loads(tuning, generated())

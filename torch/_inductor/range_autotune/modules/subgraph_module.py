@@ -23,7 +23,7 @@ from ..sizes.guards import (
     without_optional_guards,
     without_symbols_of_failures,
 )
-from ..sizes.size_hints import generate_for
+from ..sizes.size_hints import generate_as, generate_for
 from .threads import Once
 
 
@@ -144,6 +144,12 @@ class TrustsInputs:
             self.bound_unbacked_symbols |= new_unbacked_defs
         else:
             super().create_deferred_runtime_asserts(n, new_unbacked_defs)  # type: ignore[misc]
+
+    def make_subgraph(self, *args: Any) -> GraphLowering:
+        """Of control flow: what is taken for sizes here is so there."""
+        subgraph = super().make_subgraph(*args)  # type: ignore[misc]
+        generate_as(subgraph, self)  # type: ignore[arg-type]  # a mixin of graphs
+        return subgraph
 
 
 @functools.cache

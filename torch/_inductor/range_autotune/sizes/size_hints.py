@@ -50,19 +50,22 @@ class _OwnSizes(SizeVarAllocator):
         super().__init__(known.shape_env)
         self.precomputed_replacements = known.precomputed_replacements
         self.inv_precomputed_replacements = known.inv_precomputed_replacements
-        # What ``replace_backed_symbols_with_hints`` reads.
-        self.backed_var_to_val = {
-            **self.backed_var_to_val,
-            **{symbol: sympy.Integer(value) for symbol, value in hints.items()},
+        self.hints = {
+            self.replacements.get(symbol, symbol): sympy.Integer(value)
+            for symbol, value in hints.items()
         }
+        # What ``replace_backed_symbols_with_hints`` reads.
+        backed = self.backed_var_to_val
+        others = {s: value for s, value in self.hints.items() if s in backed}
+        self.backed_var_to_val = {**backed, **others}
 
     def optimization_hint(
         self, expr: sympy.Expr | int, fallback: int | None = None
     ) -> int:
         """See the base; of what has precomputed sizes in it, too."""
-        if isinstance(expr, sympy.Expr):
+        if self.hints and isinstance(expr, sympy.Expr):
             expr = self.remove_precomputed_replacements(expr)
-            expr = expr.xreplace(self.replacements).xreplace(self.backed_var_to_val)
+            expr = expr.xreplace(self.replacements).xreplace(self.hints)
         return super().optimization_hint(expr, fallback)
 
     def guarding_hint_or_throw(self, expr: sympy.Expr | int) -> int:
@@ -79,6 +82,12 @@ def generate_for(graph: GraphLowering, hints: Values | None) -> None:
         hints: by symbol; without any for those that the model is compiled with.
     """
     graph.sizevars = _OwnSizes(graph.sizevars, hints or {})
+
+
+def generate_as(graph: GraphLowering, parent: GraphLowering) -> None:
+    """Has a graph inside of such a graph do so for the same sizes."""
+    if isinstance(parent.sizevars, _OwnSizes):
+        graph.sizevars = _OwnSizes(graph.sizevars, parent.sizevars.hints)
 
 
 @contextlib.contextmanager
@@ -98,4 +107,5 @@ def without_hints(source: str) -> str:
     Generated code without what it says of the sizes that it was generated for: what two
     sources have in common that differ in how well their kernels' blocks fit these.
     """
-    return _OF_HINTS.sub("", source.partition(_BENCHMARK)[0])
+    code, _, end = source.rpartition(_BENCHMARK)
+    return _OF_HINTS.sub("", code or end)
