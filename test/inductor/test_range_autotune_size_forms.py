@@ -237,6 +237,8 @@ class TestForms(ExpTestCase):
                 for size in (2, 63, 64, 500, 5000):
                     given = inputs(size)
                     self.assertEqual(model(*given), [x.exp() for x in given])
+        # Nor is it a second try without choices.
+        self.assertEqual([r for r in logs.records if r.levelno >= logging.WARNING], [])
         return code, "\n".join(logs.output)
 
     @parametrize("here, small, large", ((16, 0, FIRST), (2000, FIRST, 0)))

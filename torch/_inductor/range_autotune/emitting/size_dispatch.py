@@ -148,14 +148,14 @@ class SizeDispatch(ir.ExternKernel):
 
     def _codegen_alone(self, wrapper: PythonWrapperCodegen, run: BranchWriter) -> None:
         """In C++ in a block, whose variables, precomputed sizes for some, end with it."""
-        start, end = _BLOCK_IN_CPP if V.graph.cpp_wrapper else ("", "")
-        if start:
-            wrapper.writeline(start)
+        if not V.graph.cpp_wrapper:
+            run(self.branches[0])
+            return
+        wrapper.writeline("{")
         wrapper.writeline(EnterSubgraphLine(wrapper, self._graphs()[0]))
         run(self.branches[0])
         wrapper.writeline(ExitSubgraphLine(wrapper))
-        if end:
-            wrapper.writeline(end)
+        wrapper.writeline("}")
 
     def _codegen_tests(
         self, wrapper: PythonWrapperCodegen, tests: SizeTests, run: BranchWriter
@@ -214,7 +214,6 @@ def size_tests(starts: Sequence[int], first: int = 0) -> SizeTests:
 
 _IF_IN_PYTHON = ("if {}:", "else:", "")
 _IF_IN_CPP = ("if ({}) {{", "} else {", "}")
-_BLOCK_IN_CPP = ("{", "}")
 
 
 def _branch_writer(
