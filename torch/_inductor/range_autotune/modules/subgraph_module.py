@@ -145,9 +145,9 @@ class TrustsInputs:
         else:
             super().create_deferred_runtime_asserts(n, new_unbacked_defs)  # type: ignore[misc]
 
-    def make_subgraph(self, *args: Any) -> GraphLowering:
+    def make_subgraph(self, *args: Any, **kwargs: Any) -> GraphLowering:
         """Of control flow: what is taken for sizes here is so there."""
-        subgraph = super().make_subgraph(*args)  # type: ignore[misc]
+        subgraph = super().make_subgraph(*args, **kwargs)  # type: ignore[misc]
         generate_as(subgraph, self)  # type: ignore[arg-type]  # a mixin of graphs
         return subgraph
 
