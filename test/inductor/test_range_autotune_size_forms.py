@@ -30,7 +30,7 @@ from torch._inductor.range_autotune.candidate_indices import (
 from torch._inductor.range_autotune.candidates import size_forms
 from torch._inductor.range_autotune.graphs.control_flow import all_nodes
 from torch._inductor.range_autotune.graphs.symbolic_graphs import trace_subgraph
-from torch._inductor.range_autotune.sizes.size_hints import about, without_hints
+from torch._inductor.range_autotune.sizes.size_hints import hinted, without_hints
 from torch._inductor.range_autotune.sizes.size_points import SizePoint
 
 
@@ -149,7 +149,7 @@ class TestHints(SymbolicTestCase):
         s0, s1 = self.symbol("s0", 100), self.symbol("s1", 7)
         known = V.graph.sizevars
         precomputed = known.lookup_precomputed_size(s0 * 3)
-        with about({s0: 16}):
+        with hinted({s0: 16}):
             sizes = V.graph.sizevars
             self.assertIsInstance(sizes, SizeVarAllocator)
             self.assertEqual(sizes.optimization_hint(2 * s0 + s1), 39)

@@ -60,13 +60,6 @@ def _has_long_rows(gm: torch.fx.GraphModule) -> bool:
     )
 
 
-def _length_of_rows(reduction: torch.fx.Node) -> int:
-    """The same where it is constant and on a GPU; else 0."""
-    length = elements_to_one(reduction)
-    on_gpu = is_gpu(reduction.all_input_nodes[0].meta["val"].device.type)
-    return int(length) if on_gpu and length.is_Integer else 0
-
-
 def elements_to_one(reduction: torch.fx.Node) -> sympy.Expr:
     """How many elements make one of a reduction's result."""
     given = reduction.all_input_nodes[0].meta["val"]
@@ -74,3 +67,10 @@ def elements_to_one(reduction: torch.fx.Node) -> sympy.Expr:
     first = result[0] if isinstance(result, (tuple, list)) else result
     numels = [sympy_product(convert_shape_to_inductor(x.shape)) for x in (given, first)]
     return sympy.cancel(numels[0] / numels[1])
+
+
+def _length_of_rows(reduction: torch.fx.Node) -> int:
+    """Of a reduction on a GPU, where it is constant; else 0."""
+    length = elements_to_one(reduction)
+    on_gpu = is_gpu(reduction.all_input_nodes[0].meta["val"].device.type)
+    return int(length) if on_gpu and length.is_Integer else 0

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from ..tuning import Tuning
     from .traced_candidates import TracedCandidate
 
-# Code that is made for a size will do at others less than so many times as large or small.
+# Code that is made for a size will do at others less than so many times as large or small: on
+# an H100 a product's template at 4 times its size; at 16 times it took twice as long as its own.
 _FAR = 8
 # Inductor leaves rows on a GPU whole that are no longer, and sums of no more rows.
 _MOST_OF_A_WHOLE_ROW = 8192

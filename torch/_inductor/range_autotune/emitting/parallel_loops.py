@@ -19,7 +19,7 @@ from ...codegen.cpp_utils import cexpr
 from ...utils import sympy_product
 from ...virtualized import V
 from ..compiled_graph import has_autotuned_op
-from ..sizes.size_hints import about
+from ..sizes.size_hints import hinted
 
 
 if TYPE_CHECKING:
@@ -40,30 +40,30 @@ def parallel_by_size(
         ``depth`` and no clause where sizes are constant, or in a graph without an autotuned op;
         no clause either where there is always enough to do, or never.
     """
-    works = _works(nest)
-    symbols = {symbol for work in works for symbol in work.free_symbols}
+    amounts = _elements(nest)
+    symbols = {symbol for amount in amounts for symbol in amount.free_symbols}
     by_runtime = threads == 1 or config.cpp.dynamic_threads
     if by_runtime or not symbols or not has_autotuned_op():
         return depth, ""
     enough = threads * config.cpp.min_chunk_size
     known = V.graph.sizevars.statically_known_true
-    if all(known(sympy.Lt(work, enough)) for work in works):
+    if all(known(sympy.Lt(amount, enough)) for amount in amounts):
         return dataclasses.replace(depth, parallel_depth=0), ""
     if not depth.parallel_depth:
         # What Inductor takes for sizes that it knows nothing of.
         typical = dict.fromkeys(symbols, config.unbacked_symint_fallback)
-        with about(typical):
+        with hinted(typical):
             most = nest.max_parallel_depth()
             depth = nest.get_kernel().decide_parallel_depth(most, threads)
     if not depth.parallel_depth:
         return depth, ""
-    if any(known(sympy.Ge(work, enough)) for work in works):
+    if any(known(sympy.Ge(amount, enough)) for amount in amounts):
         return depth, ""
-    tests = (f"{cexpr(proxy.rename_indexing(work))} >= {enough}" for work in works)
+    tests = (f"{cexpr(proxy.rename_indexing(n))} >= {enough}" for n in amounts)
     return depth, f" if({' || '.join(dict.fromkeys(tests))})"
 
 
-def _works(nest: LoopNest) -> list[sympy.Expr]:
+def _elements(nest: LoopNest) -> list[sympy.Expr]:
     """How many elements loops go over: those of a nest, or several that share the outer ones."""
     kernel = nest.get_kernel()
     are_fused = isinstance(kernel, OuterLoopFusedKernel)

@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 
 class SizeDispatch(ir.ExternKernel):
     """
-    Runs one of several graphs; a size says which, of more than one.
+    Runs one of several graphs; a size says which. Or a single one, which is generated for other
+    sizes than the graph around it.
 
     Args:
         size: symbolic, a number on the host at run time.

@@ -91,7 +91,7 @@ def generate_as(graph: GraphLowering, parent: GraphLowering) -> None:
 
 
 @contextlib.contextmanager
-def about(hints: Values) -> Iterator[None]:
+def hinted(hints: Values) -> Iterator[None]:
     """What is decided in the block is so for some sizes, by symbol."""
     graph = V.graph
     known = graph.sizevars
