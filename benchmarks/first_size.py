@@ -89,13 +89,13 @@ GRADIENT = Work(
     lambda n: (made(n, COLUMNS), made(n, COLUMNS)),
     dynamic=2,
     at=(16 if ON_GPU else 2, 8192),
-    sizes=(16, 128, 1024, 8192, 32768),
+    sizes=(16, 128, 256, 1024, 8192, 32768),
 )
 ON_ROWS = functools.partial(
     Work,
     dynamic=1,
     at=(4 if ON_GPU else 2, 2048),
-    sizes=(2, 4, 16, 128, 512, 2048),
+    sizes=(2, 4, 16, 64, 128, 512, 2048),
 )
 WORKS = [
     GRADIENT,
@@ -114,7 +114,7 @@ if ON_GPU:
             op_of(product, lambda x, w: x.new_empty(x.shape[0], w.shape[1]), 256, 4096),
             lambda n: (made(n, INNER), made(INNER, INNER)),
             at=(16, 4096),
-            sizes=(2, 16, 64, 256, 1024, 4096),
+            sizes=(2, 16, 64, 256, 1024, 4096, 8192),
             options={"max_autotune": True},
         )
     )

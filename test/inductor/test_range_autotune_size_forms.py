@@ -14,6 +14,7 @@ from torch._inductor.sizevars import SizeVarAllocator
 from torch._inductor.test_case import run_tests, TestCase
 from torch._inductor.utils import fresh_cache, run_and_get_code
 from torch._inductor.virtualized import V
+from torch.fx import Graph
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
@@ -28,15 +29,21 @@ from torch._inductor.range_autotune.candidate_indices import (
     index_of_variant,
 )
 from torch._inductor.range_autotune.candidates import size_forms
-from torch._inductor.range_autotune.graphs.control_flow import all_nodes
+from torch._inductor.range_autotune.candidates.size_forms import (
+    depends_on_sizes,
+    forms_for_sizes,
+)
+from torch._inductor.range_autotune.candidates.traced_candidates import TracedCandidate
 from torch._inductor.range_autotune.graphs.symbolic_graphs import trace_subgraph
+from torch._inductor.range_autotune.ranges import DimRange
+from torch._inductor.range_autotune.registration import Candidate
 from torch._inductor.range_autotune.sizes.size_hints import hinted, without_hints
 from torch._inductor.range_autotune.sizes.size_points import SizePoint
 
 
 aten = torch.ops.aten
-TYPICAL = 8192
-FIRST, SECOND = (index_of_variant(0, kind) for kind in FOR_OTHER_SIZES[:2])
+CANDIDATE = Candidate("candidate", None)
+FIRST = index_of_variant(0, FOR_OTHER_SIZES[0])
 
 TRITON = """
 import triton
@@ -68,7 +75,7 @@ class TestWhoDependsOnHints(SymbolicTestCase):
             x = torch.empty(size, *shape, device=device)
         graph = trace_subgraph(fn, [x], {})
         with config.patch(patches):
-            return any(map(size_forms._depends_on_hints, all_nodes(graph)))
+            return depends_on_sizes(TracedCandidate(CANDIDATE, graph))
 
     @parametrize("device", ("cuda", "cpu"))
     @parametrize(
@@ -110,38 +117,77 @@ class TestWhoDependsOnHints(SymbolicTestCase):
 
 
 class TestFarPoints(TestCase):
-    def points(self, here, *ranges):
-        """Sizes that there are forms for, of a model that is compiled at a size."""
+    def points(self, here, *ranges, splits=False):
+        """
+        Sizes that there are forms for, of a model that is compiled at a size.
+
+        Args:
+            splits: whether a reduction is split by hints.
+        """
 
         def measured(tuning, sizes):
-            start, end = sizes
-            return [SizePoint(size, {}) for size in (start, end) if size]
+            ends = [sizes.start, sizes.last if sizes.bounded else 2 * sizes.start]
+            return [SizePoint(size, {}) for size in ends]
 
-        entered = [SimpleNamespace(possible=r) for r in ranges]
-        standing = SimpleNamespace(ranges=entered, enters=lambda index, r: True)
+        def point(site, size, wanted, within):
+            self.assertIn(wanted, within)
+            return SizePoint(wanted, {})
+
+        entered = [SimpleNamespace(possible=DimRange(*r)) for r in ranges]
+        standing = SimpleNamespace(
+            ranges=entered,
+            enters=lambda index, r: True,
+            traced={0: TracedCandidate(CANDIDATE, torch.fx.GraphModule({}, Graph()))},
+        )
         tuning = SimpleNamespace(size=sympy.Symbol("s0"), standing=standing, site=None)
-        beyond = SizePoint(TYPICAL, {})
         with mock.patch.multiple(
             size_forms,
             points_within=measured,
-            has_open_end=lambda _, sizes: sizes[1] is None,
-            point_for_size=lambda *_: beyond,
+            has_open_end=lambda _, sizes: not sizes.bounded,
+            point_for_size=point,
+            _has=lambda *_: splits,
         ):
-            own = SizePoint(here, {})
-            return [point.size for point in size_forms._far_points(tuning, 0, own)]
+            forms = forms_for_sizes(tuning, 0, SizePoint(here, {}))
+            return [form.made_for.size for _, form in forms]
 
-    def test_the_farthest_first(self):
-        self.assertEqual(self.points(16, (1, 256), (257, 8000)), [8000, 257, 1])
-        self.assertEqual(self.points(4096, (1, 256), (257, 8000)), [1, 256])
-        self.assertEqual(self.points(1, (1, 7)), [])
-        self.assertEqual(self.points(1, (1, 8)), [8])
+    def test_all_sizes_are_near_one(self):
+        for here, expected in (
+            (1, [38, 846]),
+            (16, [1, 716]),
+            (4000, [5, 106]),
+            (100, [4, 1789]),
+        ):
+            points = self.points(here, (1, 256), (256, 4001))
+            self.assertEqual(points, expected)
+            made = [here, *points]
+            far = [s for s in range(1, 4001) if size_forms._distance(s, made) > 9]
+            self.assertEqual(far, [])
+
+    def test_near_the_model_s_own(self):
+        self.assertEqual(self.points(1, (1, 9)), [])
+        self.assertEqual(self.points(1, (1, 10)), [8])
+        self.assertEqual(self.points(64, (9, 512)), [])
 
     def test_of_a_range_without_an_end(self):
-        self.assertEqual(self.points(16, (1, 64), (65, None)), [TYPICAL, 1])
-        self.assertEqual(self.points(TYPICAL, (2048, None)), [])
+        self.assertEqual(self.points(16, (16, 64), (64, math.inf)), [609, 13777])
+        self.assertEqual(self.points(8192, (2048, math.inf)), [])
+
+    def test_between_ranges(self):
+        """The nearest in one of them, but not beside another."""
+        self.assertEqual(self.points(4, (1, 16), (1000, 100_000)), [1000, 13375])
+        self.assertEqual(self.points(100, (90, 101), (2000, 2001)), [2000])
+        far = 2_000_000
+        self.assertEqual(self.points(100, (100, 301), (far, far + 1)), [far])
+
+    def test_ends_of_what_is_split(self):
+        """After those between, whose code they may have: of one row a kernel is the worst."""
+        ranges = (1, 256), (256, 4001)
+        expected = [5, 106, 1], [1, 716, 4000]
+        found = [self.points(here, *ranges, splits=True) for here in (4000, 16)]
+        self.assertEqual(found, [*expected])
 
     def test_an_empty_model(self):
-        self.assertEqual(self.points(0, (0, 100)), [100])
+        self.assertEqual(self.points(0, (0, 101)), [28])
 
 
 class TestHints(SymbolicTestCase):
@@ -180,7 +226,7 @@ class TestForms(ExpTestCase):
         self._library.impl("inner", torch.exp, "CPU")
         self._library.impl("inner", torch.empty_like, "Meta")
         self.enterContext(mock.patch.dict(lowerings))
-        depends = mock.patch.object(size_forms, "_depends_on_hints", self.is_inner)
+        depends = mock.patch.object(size_forms, "_is_split_by_hints", self.is_inner)
         self.enterContext(depends)
         self.enterContext(config.patch(fx_graph_cache=False))
         register_lowering(self.inner, type_promotion_kind=None)(self.lower)
@@ -249,7 +295,7 @@ class TestForms(ExpTestCase):
         )
         competing = {FALLBACK_INDEX, 0, FIRST}
         self.assertEqual(self.tried, dict.fromkeys(self.tried, competing))
-        at = 4095 if here == 16 else 2
+        at = 724 if here == 16 else 7
         name = {FIRST: f"inner.default, for size {at}", 0: "inner.default"}
         self.assertIn(f"Range [0, 64): {name[small]}\n", log)
         self.assertIn(f"Range [64, 4096): {name[large]}\n", log)
@@ -259,7 +305,7 @@ class TestForms(ExpTestCase):
     def test_one_form_wins(self, cpp_wrapper):
         self.ends = [(0, math.inf)]
         code, log = self.compiled(16, lambda size: FIRST, cpp_wrapper=cpp_wrapper)
-        self.assertIn(f"Range [0, inf): inner.default, for size {TYPICAL}\n", log)
+        self.assertIn("Range [0, inf): inner.default, for size 609\n", log)
         self.assertNotIn("Generating torch.cond dispatch", log)
         self.assertEqual(kernels_in(code), 1, msg=code)
         self.assertTrue(self.lowered[-1])
@@ -275,8 +321,9 @@ class TestForms(ExpTestCase):
         model = torch.compile(lambda x, y: (self.op(x), self.op(y)))
         with made_up_times(lambda size, index: 1.0 if index == 0 else 2.0):
             self.assertEqual(model(x, y), (x.exp(), y.exp()))
-        # The implementation and two forms to be measured, then the first one at both.
-        self.assertEqual(self.lowered, [False, True, False, False, False])
+        # The implementation and forms for 609, 13777 and the ends, then the first one at both.
+        forms = [True, True, False, True]
+        self.assertEqual(self.lowered, [False, *forms, False, False])
 
     def test_a_later_process_at_another_size(self):
         """What was measured of code that was made for one size says nothing of it there."""
@@ -306,7 +353,7 @@ class TestForms(ExpTestCase):
         self.assertNotIn("is left out", log)
 
     def test_none_near_the_model_s_own_size(self):
-        self.ends = [(20, 1000)]
+        self.ends = [(40, 500)]
         _, log = self.compiled(130, lambda size: 0)
         self.assertNotIn("after benchmarking 3", log)
         self.assertIn("after benchmarking 2", log)

@@ -22,7 +22,7 @@ APART = "neighbours apart"
 AS_WRITTEN = "as written"
 PERSISTENT = "persistent"
 AS_WRITTEN_PERSISTENT = f"{AS_WRITTEN}, {PERSISTENT}"
-_MOST_SIZES = 4
+_MOST_SIZES = 5
 FOR_OTHER_SIZES = tuple(f"for other sizes, {n}" for n in range(_MOST_SIZES))
 _KINDS = (APART, AS_WRITTEN, PERSISTENT, AS_WRITTEN_PERSISTENT, *FOR_OTHER_SIZES)
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
 # Of what a file holds; another number makes all older files misses.
-FORMAT = 4
+FORMAT = 5
 _CPU_INFO = pathlib.Path("/proc/cpuinfo")  # Linux has it
 
 

@@ -136,7 +136,7 @@ def as_for(first: Tuning, site: CallSite) -> Tuning | None:
     try:
         fallback, outputs = trace_fallback(site)
         size = None if first.table is None else site.size_of(first.table.dim)
-        symbols = _symbols_at(first.site, site)
+        symbols = {} if first.made_at is None else _symbols_at(first.site, site)
         traced = {
             index: at_site(t, site, size, symbols)
             for index, t in first.standing.traced.items()

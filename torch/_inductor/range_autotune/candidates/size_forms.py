@@ -9,6 +9,7 @@ compiled at one size runs at others: there, forms that are made for them compete
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import TYPE_CHECKING
 
 from torch.fx.experimental.symbolic_shapes import free_symbols
@@ -26,8 +27,9 @@ from .kernel_forms import elements_to_one
 
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
+    from ..ranges import DimRange
     from ..sizes.size_points import SizePoint
     from ..tuning import Tuning
     from .traced_candidates import TracedCandidate
@@ -52,8 +54,9 @@ _SCANS = (_aten.cumsum, _aten.cumprod, _aten.logcumsumexp)
 
 def depends_on_sizes(traced: TracedCandidate) -> bool:
     """Whether a candidate's code depends on the sizes that it is generated for."""
-    with config.patch(dict(traced.candidate.config_patches)):
-        return any(map(_depends_on_hints, all_nodes(traced.graph)))
+    return _has(
+        traced, lambda node: _is_tuned_product(node) or _is_split_by_hints(node)
+    )
 
 
 def forms_for_sizes(
@@ -66,32 +69,65 @@ def forms_for_sizes(
         here: the model's own.
     """
     traced = tuning.standing.traced[index]
-    for kind, point in zip(FOR_OTHER_SIZES, _far_points(tuning, index, here)):
+    standing = tuning.standing
+    ranges = [r.possible for r in standing.ranges if standing.enters(index, r)]
+    ends = _ends_of(tuning, ranges)
+    if ends is None:
+        return
+    own = max(here.size or 0, 1)
+    wanted = [*_middles(ends[0], own / _FAR), *_middles(own * _FAR, ends[1])]
+    # A product's templates change little by little, and to choose one takes seconds.
+    if _has(traced, _is_split_by_hints):
+        wanted += ends
+    points = _points_near(tuning, wanted, ranges, own)
+    for kind, point in zip(FOR_OTHER_SIZES, points):
         yield kind, dataclasses.replace(traced, as_written=None, made_for=point)
 
 
-def _far_points(tuning: Tuning, index: int, here: SizePoint) -> Iterator[SizePoint]:
+def _has(traced: TracedCandidate, is_it: Callable[[torch.fx.Node], bool]) -> bool:
+    """Whether one of a candidate's nodes is so, under its config."""
+    with config.patch(dict(traced.candidate.config_patches)):
+        return any(map(is_it, all_nodes(traced.graph)))
+
+
+def _ends_of(tuning: Tuning, ranges: Sequence[DimRange]) -> tuple[int, int] | None:
     """
-    Sizes in a candidate's ranges that are far from the model's own and from each other, the
-    farthest first: those at which it is measured, and a large one where there is no end.
+    The least and the largest size that ranges are measured at; in place of that a large one
+    where there is no end.
     """
-    assert tuning.size is not None
-    standing = tuning.standing
-    ranges = [r.possible for r in standing.ranges if standing.enters(index, r)]
     points = [point for sizes in ranges for point in points_within(tuning, sizes)]
+    measured = [point.size for point in points if point.size]
     if ranges and has_open_end(tuning, ranges[-1]):
-        # What Inductor takes for a size that it knows nothing of.
-        typical = config.unbacked_symint_fallback
-        beyond = point_for_size(tuning.site, tuning.size, typical, ranges[-1])
-        points += [beyond] if beyond else []
-    by_size = {point.size: point for point in points if point.size}
-    made = [max(here.size or 0, 1)]
-    while by_size:
-        farthest = max(by_size, key=lambda size: _distance(size, made))
-        if _distance(farthest, made) < _FAR:
-            return
-        yield by_size[farthest]
-        made.append(farthest)
+        # Those near what Inductor takes for a size that it knows nothing of.
+        measured.append(_FAR * config.unbacked_symint_fallback)
+    return (min(measured), max(measured)) if measured else None
+
+
+def _middles(low: float, high: float) -> list[int]:
+    """As few sizes as are near to all from one to another, evenly spread."""
+    if low >= high:
+        return []
+    parts = math.ceil(math.log(high / low, _FAR**2))
+    return [round(low * (high / low) ** ((i + 0.5) / parts)) for i in range(parts)]
+
+
+def _points_near(
+    tuning: Tuning, wanted: Sequence[int], ranges: Sequence[DimRange], own: int
+) -> Iterator[SizePoint]:
+    """In one of some ranges each, apart from the model's own size and from each other."""
+    assert tuning.size is not None
+    made = [own]
+    for size in wanted:
+        within = min(ranges, key=lambda r: _distance(_nearest(r, size), [size]))
+        near = _nearest(within, size)
+        point = point_for_size(tuning.site, tuning.size, near, within)
+        if point and point.size and _distance(point.size, made) > _FAR / 2:
+            yield point
+            made.append(point.size)
+
+
+def _nearest(sizes: DimRange, wanted: int) -> int:
+    return int(min(max(wanted, sizes.start, 1), sizes.last))
 
 
 def _distance(size: int, others: Collection[int]) -> float:
@@ -99,23 +135,29 @@ def _distance(size: int, others: Collection[int]) -> float:
     return min(max(size / other, other / size) for other in others)
 
 
-def _depends_on_hints(node: torch.fx.Node) -> bool:
-    """Whether Inductor looks at dynamic sizes to choose how it computes a node."""
-    given = [
-        x
-        for i in node.all_input_nodes
-        if isinstance(x := i.meta.get("val"), torch.Tensor)
-    ]
-    if not any(free_symbols(x.shape) for x in given):
+def _is_tuned_product(node: torch.fx.Node) -> bool:
+    """Whether Inductor measures which template is the best for a product of dynamic size."""
+    is_product = getattr(node.target, "overloadpacket", None) in _PRODUCTS
+    is_tuned = config.max_autotune or config.max_autotune_gemm
+    return is_product and is_tuned and bool(_dynamic_inputs(node))
+
+
+def _is_split_by_hints(node: torch.fx.Node) -> bool:
+    """Whether Inductor looks at dynamic sizes to tell how a reduction or scan is split."""
+    is_scan = getattr(node.target, "overloadpacket", None) in _SCANS
+    if not (is_scan or is_reduction(node.target)):
         return False
-    packet = getattr(node.target, "overloadpacket", None)
-    if packet in _PRODUCTS:
-        return config.max_autotune or config.max_autotune_gemm
-    if not (is_reduction(node.target) or packet in _SCANS):
+    given = _dynamic_inputs(node)
+    if not (given and is_gpu(given[0].device.type)):
         return False
-    if not is_gpu(given[0].device.type):
-        return False
-    return packet in _SCANS or _may_be_split(node, given[0])
+    return is_scan or _may_be_split(node, given[0])
+
+
+def _dynamic_inputs(node: torch.fx.Node) -> list[torch.Tensor]:
+    """All tensors that a node reads, if one has a dynamic size."""
+    values = [i.meta.get("val") for i in node.all_input_nodes]
+    given = [value for value in values if isinstance(value, torch.Tensor)]
+    return given if any(free_symbols(x.shape) for x in given) else []
 
 
 def _may_be_split(reduction: torch.fx.Node, given: torch.Tensor) -> bool:

@@ -87,7 +87,7 @@ def generate_for(graph: GraphLowering, hints: Values | None) -> None:
 def generate_as(graph: GraphLowering, parent: GraphLowering) -> None:
     """Has a graph inside of such a graph do so for the same sizes."""
     if isinstance(parent.sizevars, _OwnSizes):
-        graph.sizevars = _OwnSizes(graph.sizevars, parent.sizevars.hints)
+        generate_for(graph, parent.sizevars.hints)
 
 
 @contextlib.contextmanager
