@@ -1,0 +1,55 @@
+"""
+Sums in C++ kernels that are long or not by the size at run time.
+
+Inductor sums more than some thousand elements in chunks, which takes a helper on the heap for
+each sum, and a step through it for each element. Which way is taken it decides with a guard. With
+an op that is autotuned there are no guards: of a sum that may be long the code has both ways.
+With chunks for any size the gradient of a norm's weight, 256 sums over rows, took 1.5 times
+as long at 16 and 128 rows (CPU, two cores).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...codegen.cpp_utils import cexpr_index
+from ..compiled_graph import has_autotuned_op
+
+
+if TYPE_CHECKING:
+    import sympy
+
+
+def helper_of_sum(line: str, helper: str, elements: sympy.Expr, chunk: int) -> str:
+    """
+    What declares the helper of a sum that may be long, which has no memory if it is short.
+    Called by C++ code generation.
+
+    Args:
+        line: Inductor's declaration, of a helper with memory.
+        elements: how many the sum is of.
+        chunk: a sum of no more is short.
+    """
+    if not has_autotuned_op():
+        return line
+    kind = line[: line.index(f" {helper}(")]
+    count = cexpr_index(elements)
+    is_short = f"const bool {_is_short(helper)} = {count} <= {chunk};"
+    return (
+        f"{is_short} auto {helper} = {_is_short(helper)} ? {kind}() : {kind}({count});"
+    )
+
+
+def sum_by_length(helper: str, long: str, short: str) -> str:
+    """
+    An expression for either kind of sum.
+
+    Args:
+        long: if it is in chunks.
+        short: if it is not.
+    """
+    return f"{_is_short(helper)} ? {short} : {long}" if has_autotuned_op() else long
+
+
+def _is_short(helper: str) -> str:
+    return f"{helper}_is_short"
