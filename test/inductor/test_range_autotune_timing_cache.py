@@ -209,7 +209,7 @@ class TestEntries(CacheTestCase):
         self.assertEqual(
             json.loads(file.read_text()),
             {
-                "format": 4,
+                "format": 5,
                 "not_measured": None,
                 "candidates": {
                     "zero": {"ms": 1.5, "error": 0.25, "mismatch": None},
