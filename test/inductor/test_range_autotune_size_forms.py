@@ -186,8 +186,11 @@ class TestFarPoints(TestCase):
         found = [self.points(here, *ranges, splits=True) for here in (4000, 16)]
         self.assertEqual(found, [*expected])
 
-    def test_an_empty_model(self):
+    def test_empty_tensors(self):
         self.assertEqual(self.points(0, (0, 101)), [28])
+        self.assertEqual(
+            self.points(16, (0, 1), (1, 4000), splits=True), [1, 715, 3999]
+        )
 
 
 class TestHints(SymbolicTestCase):

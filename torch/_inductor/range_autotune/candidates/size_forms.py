@@ -128,9 +128,10 @@ def _points_near(
 ) -> Iterator[SizePoint]:
     """In one of some ranges each, apart from the model's own size and from each other."""
     assert tuning.size is not None
+    not_empty = [sizes for sizes in ranges if sizes.last]
     made = [own]
     for size in wanted:
-        within = min(ranges, key=lambda r: _distance(_nearest(r, size), [size]))
+        within = min(not_empty, key=lambda r: _distance(_nearest(r, size), [size]))
         near = _nearest(within, size)
         point = point_for_size(tuning.site, tuning.size, near, within)
         if point and point.size and _distance(point.size, made) > _FAR / 2:
