@@ -278,15 +278,16 @@ class TestOnGpu(TestCase):
         self.assertEqual(launched, {(text, text) for text in (other, *usuals)})
         self.assertEqual(code.count("@triton.jit"), 2, msg=code)
 
-    def test_reductions_have_configs_for_other_sizes(self):
-        """Compiled for few rows, of several warps each, also that of one, which is for many."""
-        op, warps = norm_op(), set()
+    def test_kernels_have_configs_for_other_sizes(self):
+        """Compiled for few rows, also the blocks of a pointwise kernel for many."""
+        op, blocks = norm_op(), set()
 
         def fn(x):
-            return torch.relu(op(x * 2)) + x
+            return op(x).sin() * x.mT.reshape(x.shape)
 
         def spy(search, kernel, *args, **kwargs):
-            warps.update(launcher.config.num_warps for launcher in kernel.launchers)
+            for launcher in kernel.launchers:
+                blocks.add(launcher.config.kwargs.get("XBLOCK"))
             return original(search, kernel, *args, **kwargs)
 
         original = kernel_config_search.ConfigSearch.pre_autotune
@@ -294,12 +295,11 @@ class TestOnGpu(TestCase):
             kernel_config_search.ConfigSearch, "pre_autotune", spy
         )
         with search:
-            compiled, code = self.compiled(fn, 1, 1024)
-        self.assertIn(1, warps)
-        self.assertGreater(len(warps), 1)
+            compiled, code = self.compiled(fn, 1, 4096)
+        self.assertIn(1024, blocks)
         self.assertIn("custom_op_other_hints", code)
         with mock.patch.object(CachingAutotuner, "bench", side_effect=AssertionError):
-            self.assert_like_eager(compiled, fn, columns=1024)
+            self.assert_like_eager(compiled, fn, columns=4096)
 
     @parametrize("everywhere", (False, True))
     def test_kernels_keep_long_rows_where_that_is_faster(self, everywhere):

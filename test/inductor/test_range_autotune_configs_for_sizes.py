@@ -1,5 +1,5 @@
 # Owner(s): ["module: inductor"]
-"""Configs of reductions for other sizes: which a kernel has, and whose kernels have them."""
+"""Configs of kernels for other sizes: which a kernel has, and whose kernels have them."""
 
 import dataclasses
 import math
@@ -32,9 +32,6 @@ from torch._inductor.range_autotune.kernel_configs.kernel_config_names import (
 from torch._inductor.range_autotune.modules import compiling
 from torch._inductor.range_autotune.registration import Candidate
 from torch._inductor.range_autotune.sizes.size_points import SizePoint
-
-
-FEW, MANY = {"x": 16, "r0_": 512}, {"x": 2**14, "r0_": 512}
 
 
 class TestHeuristics(TestCase):
@@ -70,46 +67,50 @@ class TestHeuristics(TestCase):
         self.assertEqual(configs_for_others(meta), [])
         return [(c.kwargs["XBLOCK"], c.num_warps) for c in found]
 
-    def reduction(self, *hints, **options):
-        heuristic = triton_heuristics.persistent_reduction
-        with mock.patch.object(torch.cuda, "is_available", lambda: True):
-            return self.configs(
-                heuristic, *hints, reduction_hint=ReductionHint.INNER, **options
-            )
-
-    def test_reductions_of_short_rows(self):
-        """One warp for a row where there are many, several where there are few."""
-        of_few, of_many = self.reduction(FEW), self.reduction(MANY)
-        self.assertEqual({warps for _, warps in of_many}, {1})
-        self.assertGreater(min(warps for _, warps in of_few), 1)
-        self.assertEqual(self.reduction(FEW, MANY), of_few + of_many)
-        self.assertEqual(self.reduction(MANY, FEW, MANY), of_many + of_few)
-
-    def test_a_kernel_that_names_its_config(self):
-        named = {"custom_op_kernel_config": "{}"}
-        found = self.reduction(FEW, MANY, meta=named)
-        self.assertEqual(found, self.reduction(FEW))
-
-    def test_pointwise_kernels_have_their_own(self):
+    def test_pointwise(self):
+        """Larger blocks for more elements; small ones are no better for few."""
         few, many = {"x": 2**16}, {"x": 2**26}
         pointwise = triton_heuristics.pointwise
         of_few, of_many = (self.configs(pointwise, h) for h in (few, many))
-        self.assertNotEqual(of_few, of_many)
-        self.assertEqual(self.configs(pointwise, few, many), of_few)
+        self.assertEqual({x for x, _ in of_few}, {512, 256})
+        self.assertEqual({x for x, _ in of_many}, {1024, 512})
+        both = self.configs(pointwise, few, {"x": 2**12}, many)
+        self.assertEqual(both, [*dict.fromkeys([*of_few, *of_many])])
+        self.assertEqual(self.configs(pointwise, many, few), of_many)
+
+    def test_reductions_of_short_rows(self):
+        """One warp for a row where there are many, several where there are few."""
+        few, many = {"x": 16, "r0_": 512}, {"x": 2**14, "r0_": 512}
+
+        def configs(*hints):
+            persistent = triton_heuristics.persistent_reduction
+            return self.configs(persistent, *hints, reduction_hint=ReductionHint.INNER)
+
+        with mock.patch.object(torch.cuda, "is_available", lambda: True):
+            of_few, of_many = configs(few), configs(many)
+            self.assertNotEqual(of_few, of_many)
+            self.assertEqual(configs(few, many), of_few + of_many)
+            self.assertEqual(configs(many, few), of_many + of_few)
+
+    def test_a_kernel_that_names_its_config(self):
+        named = {"custom_op_kernel_config": "{}"}
+        few, many = {"x": 2**16}, {"x": 2**26}
+        pointwise = triton_heuristics.pointwise
+        found = self.configs(pointwise, few, many, meta=named)
+        self.assertEqual(found, self.configs(pointwise, few))
 
 
 class TestSource(SymbolicTestCase):
     def test_says_the_hints_at_other_sizes(self):
         s0, s1 = self.symbol("s0", 16), self.symbol("s1", 4)
         precomputed = V.graph.sizevars.lookup_precomputed_size(s0 * 3)
-        numels = {"x": precomputed, "r0_": 100 * s1}
+        numels = {"y": precomputed, "x": 100 * s1}
         self.assertEqual(meta_of_other_sizes(numels), {})
         few = (s0.name, 1), ("unknown", 7)
         sizes = few, ((s0.name, 4096), (s1.name, 8))
         with config.patch({OTHER_SIZES_OPTION: sizes}):
             meta = meta_of_other_sizes(numels)
-            self.assertEqual(meta_of_other_sizes({"x": s0}), {}, "not a reduction")
-        hints = [{"x": 4, "r0_": 512}, {"x": 16384, "r0_": 1024}]
+        hints = [{"y": 4, "x": 512}, {"y": 16384, "x": 1024}]
         self.assertEqual(meta, {OTHER_HINTS: hints})
 
 

@@ -53,7 +53,7 @@ class TracedCandidate:
             price of slower code.
         made_for: sizes that its code is generated for; without any those that the model is
             compiled with.
-        configs_for: other sizes that Triton kernels of its reductions have configs for, too.
+        configs_for: other sizes that its Triton kernels have configs for, too.
     """
 
     candidate: Candidate

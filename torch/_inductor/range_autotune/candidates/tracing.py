@@ -328,7 +328,7 @@ def _add_forms_for_sizes(
 
 
 def add_configs_for_sizes(tuning: Tuning) -> None:
-    """Has reductions of all candidates on a GPU have configs for other sizes, too."""
+    """Has all candidates' kernels on a GPU compete with configs for other sizes, too."""
     here, traced = _size_of_model(tuning), tuning.standing.traced
     if here and is_gpu(tuning.device.type):
         ends = far_ends(tuning, here)

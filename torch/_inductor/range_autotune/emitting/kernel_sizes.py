@@ -1,5 +1,5 @@
 """
-What the source of a reduction's Triton kernel says of other sizes than those at hand.
+What a Triton kernel's source says of other sizes than those that it is generated for.
 
 Its configs for these are made where it is loaded, see ``kernel_configs.configs_for_sizes``.
 """
@@ -10,7 +10,6 @@ from typing import Any, TYPE_CHECKING
 
 from ... import config
 from ...runtime.runtime_utils import next_power_of_2
-from ...utils import prefix_is_reduction
 from ...virtualized import V
 from ..kernel_configs.configs_for_sizes import OTHER_HINTS, OTHER_SIZES_OPTION
 from ..sizes.size_hints import hinted
@@ -24,15 +23,13 @@ if TYPE_CHECKING:
 
 def meta_of_other_sizes(numels: Mapping[str, sympy.Expr]) -> dict[str, Any]:
     """
-    What a kernel's source says of other sizes in its ``inductor_meta``, if it reduces.
+    What a kernel's source says of other sizes in its ``inductor_meta``.
 
     Called by Triton's code generation.
 
     Args:
         numels: what the kernel runs over, by prefix, symbolic.
     """
-    if not any(map(prefix_is_reduction, numels)):
-        return {}
     others: list[dict[str, int]] = []
     symbols = {symbol.name: symbol for symbol in V.graph.sizevars.backed_var_to_val}
     for sizes in getattr(config, OTHER_SIZES_OPTION):
