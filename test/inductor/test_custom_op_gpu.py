@@ -214,10 +214,9 @@ class TestOnGpu(TestCase):
         original = AsyncCompile.triton
         with mock.patch.object(AsyncCompile, "triton", triton):
             self.compiled(lambda x: torch.relu(op(x * 2)) + x, winners)
-        # One of each implementation, and two around the op called eagerly. Those that name
-        # their config have the functions of those that do not.
-        functions = {re.search(r"def (triton_\w+)", source)[1] for source in sources}
-        self.assertEqual(len(functions), 4)
+        # One of each implementation, and two around the op called eagerly. A source may be
+        # given to Inductor more than once, before it is compiled and when it is loaded.
+        self.assertEqual(len(set(sources)), 4)
 
     def test_configs_are_the_best_over_several_sizes(self):
         op = norm_op()
@@ -278,29 +277,6 @@ class TestOnGpu(TestCase):
         self.assertEqual(launched, {(text, text) for text in (other, *usuals)})
         self.assertEqual(code.count("@triton.jit"), 2, msg=code)
 
-    def test_kernels_have_configs_for_other_sizes(self):
-        """Compiled for few rows, also the blocks of a pointwise kernel for many."""
-        op, blocks = norm_op(), set()
-
-        def fn(x):
-            return op(x).sin() * x.mT.reshape(x.shape)
-
-        def spy(search, kernel, *args, **kwargs):
-            for launcher in kernel.launchers:
-                blocks.add(launcher.config.kwargs.get("XBLOCK"))
-            return original(search, kernel, *args, **kwargs)
-
-        original = kernel_config_search.ConfigSearch.pre_autotune
-        search = mock.patch.object(
-            kernel_config_search.ConfigSearch, "pre_autotune", spy
-        )
-        with search:
-            compiled, code = self.compiled(fn, 1, 4096)
-        self.assertIn(1024, blocks)
-        self.assertIn("custom_op_other_hints", code)
-        with mock.patch.object(CachingAutotuner, "bench", side_effect=AssertionError):
-            self.assert_like_eager(compiled, fn, columns=4096)
-
     @parametrize("everywhere", (False, True))
     def test_kernels_keep_long_rows_where_that_is_faster(self, everywhere):
         op = norm_op()
@@ -353,7 +329,8 @@ class TestOnGpu(TestCase):
         with config.patch(cpp_wrapper=True):
             compiled, code = self.compiled(fn, columns=columns)
         self.assert_like_eager(compiled, fn, columns)
-        self.assertIn("custom_op_kernel_config", code)
+        # There is one config for short rows.
+        self.assertEqual("custom_op_kernel_config" in code, columns == 4096)
 
     def test_cuda_graphs(self):
         op = norm_op()

@@ -154,7 +154,7 @@ def _branch(
 
 def _config_of_kernels(winner: TracedCandidate) -> dict[str, Any]:
     """Inductor config that its kernels are generated under."""
-    patches = winner.measured_config
+    patches = dict(winner.candidate.config_patches)
     if winner.kernel_configs:
         patches[KERNEL_CONFIGS_OPTION] = dict(winner.kernel_configs)
     return patches

@@ -312,11 +312,7 @@ def _as_compiled_code() -> Iterator[None]:
 
 def _to_emit(tuning: Tuning, winner: Winner) -> TracedCandidate:
     traced = tuning.standing.traced[winner.index]
-    # Kernels that are not measured have no use for more.
-    configs_for = traced.configs_for if tuning.source.measured else ()
-    return dataclasses.replace(
-        traced, kernel_configs=winner.kernel_configs, configs_for=configs_for
-    )
+    return dataclasses.replace(traced, kernel_configs=winner.kernel_configs)
 
 
 def _is_made_for_model(winner: TracedCandidate, tuning: Tuning) -> bool:

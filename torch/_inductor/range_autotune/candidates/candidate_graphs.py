@@ -64,7 +64,6 @@ if TYPE_CHECKING:
 
     from ..call_site import CallSite
     from ..sizes.known_sizes import KnownSize
-    from ..sizes.size_points import SizePoint
     from .candidate_calls import OpCall
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
@@ -233,11 +232,8 @@ def at_site(
     old = traced.graph.graph
     eager = {node.target for node in old.nodes if node.meta.get("should_fallback")}
     known = traced.known and dataclasses.replace(traced.known, size=size)
-
-    def there(point: SizePoint) -> SizePoint:
-        values = {symbols.get(s, s): value for s, value in point.values.items()}
-        return dataclasses.replace(point, values=values)
-
+    hints = {symbols.get(s, s): value for s, value in traced.hints.items()}
+    made_for = traced.made_for and dataclasses.replace(traced.made_for, values=hints)
     with _assuming(known, traced.optional_guards):
         graph = trace_subgraph(traced.graph, site.fake_inputs(), {})
     _call_eagerly(graph, eager)
@@ -246,8 +242,7 @@ def at_site(
         graph,
         known=known,
         optional_guards=traced.optional_guards,
-        made_for=traced.made_for and there(traced.made_for),
-        configs_for=tuple(map(there, traced.configs_for)),
+        made_for=made_for,
     )
 
 

@@ -23,12 +23,7 @@ from ..standing import ContestedRange, LEFT_OUT_ELSEWHERE, Standing
 from ..tuning import Tuning
 from ..winners import Winner
 from .candidate_graphs import at_site, trace_fallback
-from .tracing import (
-    add_configs_for_sizes,
-    add_plain_lowering,
-    add_variants,
-    trace_candidates,
-)
+from .tracing import add_plain_lowering, add_variants, trace_candidates
 
 
 if TYPE_CHECKING:
@@ -72,7 +67,6 @@ def prepare(registration: Registration, site: CallSite) -> Tuning:
         add_variants(tuning)
     if tuning.standing.traced:
         tuning.standing.traced[FALLBACK_INDEX] = fallback
-        add_configs_for_sizes(tuning)
     return tuning
 
 
@@ -142,7 +136,7 @@ def as_for(first: Tuning, site: CallSite) -> Tuning | None:
     try:
         fallback, outputs = trace_fallback(site)
         size = None if first.table is None else site.size_of(first.table.dim)
-        symbols = _symbols_at(first.site, site)
+        symbols = {} if first.made_at is None else _symbols_at(first.site, site)
         traced = {
             index: at_site(t, site, size, symbols)
             for index, t in first.standing.traced.items()
@@ -150,8 +144,7 @@ def as_for(first: Tuning, site: CallSite) -> Tuning | None:
     except Exception as e:
         log.debug("%s: not as for an equal call: %s", first.name, one_line(e))
         return None
-    configs_for = traced[FALLBACK_INDEX].configs_for
-    traced[FALLBACK_INDEX] = dataclasses.replace(fallback, configs_for=configs_for)
+    traced[FALLBACK_INDEX] = fallback
     return dataclasses.replace(
         first,
         outputs=outputs,

@@ -17,7 +17,6 @@ from torch.fx.experimental.symbolic_shapes import free_symbols
 import torch
 
 from ... import config
-from ...runtime.runtime_utils import next_power_of_2
 from ...utils import is_gpu
 from ..candidate_indices import FOR_OTHER_SIZES
 from ..graphs.control_flow import all_nodes
@@ -69,8 +68,8 @@ def forms_for_sizes(
     Args:
         here: the model's own.
     """
+    traced = tuning.standing.traced[index]
     standing = tuning.standing
-    traced = standing.traced[index]
     ranges = [r.possible for r in standing.ranges if standing.enters(index, r)]
     ends = _ends_of(tuning, ranges)
     if ends is None:
@@ -83,17 +82,6 @@ def forms_for_sizes(
     points = _points_near(tuning, wanted, ranges, own)
     for kind, point in zip(FOR_OTHER_SIZES, points):
         yield kind, dataclasses.replace(traced, as_written=None, made_for=point)
-
-
-def far_ends(tuning: Tuning, here: SizePoint) -> tuple[SizePoint, ...]:
-    """
-    The least and the largest size that all are measured at, if far from the model's own,
-    rounded as in the source of kernels.
-    """
-    ranges = [r.possible for r in tuning.standing.ranges]
-    ends = _ends_of(tuning, ranges) or ()
-    own = next_power_of_2(max(here.size or 0, 1))
-    return tuple(_points_near(tuning, ends, ranges, own))
 
 
 def _has(traced: TracedCandidate, is_it: Callable[[torch.fx.Node], bool]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -12,7 +12,6 @@ from ..contents.content import Unhashable
 from ..graphs.control_flow import all_nodes
 from ..graphs.graph_text import graph_text, SymbolNames
 from ..graphs.write_ops import WRITE_NAMESPACE
-from ..kernel_configs.configs_for_sizes import OTHER_SIZES_OPTION
 from ..neighbours.apart import BOUNDARY_NAMESPACE
 from ..sizes.known_sizes import knowing
 from ..writes.without_copies import without_copies
@@ -53,7 +52,6 @@ class TracedCandidate:
             price of slower code.
         made_for: sizes that its code is generated for; without any those that the model is
             compiled with.
-        configs_for: other sizes that its Triton kernels have configs for, too.
     """
 
     candidate: Candidate
@@ -63,7 +61,6 @@ class TracedCandidate:
     known: KnownSize | None = None
     optional_guards: bool = True
     made_for: SizePoint | None = None
-    configs_for: tuple[SizePoint, ...] = ()
 
     @property
     def name(self) -> str:
@@ -74,17 +71,6 @@ class TracedCandidate:
     def hints(self) -> Values:
         """The sizes that its code is generated for, by symbol; the model's own if empty."""
         return self.made_for.values if self.made_for else {}
-
-    @property
-    def measured_config(self) -> dict[str, Any]:
-        """Inductor config that it is compiled with to be measured."""
-        patches = dict(self.candidate.config_patches)
-        if self.configs_for:
-            patches[OTHER_SIZES_OPTION] = tuple(
-                tuple(sorted((s.name, value) for s, value in point.values.items()))
-                for point in self.configs_for
-            )
-        return patches
 
     @functools.cached_property
     def lowered(self) -> torch.fx.GraphModule:

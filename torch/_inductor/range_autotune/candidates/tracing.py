@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from ...utils import is_gpu
 from ..candidate_indices import (
     APART,
     AS_WRITTEN,
@@ -27,7 +26,7 @@ from ..sizes.size_points import hint_point
 from ..sizes.thresholds import thresholds
 from .candidate_graphs import trace_candidate, trace_plain
 from .kernel_forms import with_persistent_reductions
-from .size_forms import depends_on_sizes, far_ends, forms_for_sizes
+from .size_forms import depends_on_sizes, forms_for_sizes
 from .traced_candidates import Rejection, TracedCandidate
 
 
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     import sympy
 
     from ..registration import Candidate, Row
-    from ..sizes.size_points import SizePoint
     from ..standing import ContestedRange, Standing
     from ..tuning import Tuning
 
@@ -286,7 +284,7 @@ def add_plain_lowering(tuning: Tuning) -> None:
 def add_variants(tuning: Tuning) -> None:
     """The variants of all candidates; their indices are the same on every rank."""
     standing, threshold = tuning.standing, fusion_speedup_threshold()
-    joined, here = len(tuning.site.calls) > 1, _size_of_model(tuning)
+    joined = len(tuning.site.calls) > 1
     for number, (index, traced) in enumerate([*standing.traced.items()]):
         if threshold is not None and tuning.site.body is not None:
             _add_apart(tuning, number, index, traced)
@@ -296,44 +294,25 @@ def add_variants(tuning: Tuning) -> None:
                 continue
             variant = index_of_variant(number, kind)
             standing.add_variant(variant, form, index)
-        if here and not joined and depends_on_sizes(traced):
-            _add_forms_for_sizes(tuning, number, index, here)
+        if not joined and depends_on_sizes(traced):
+            _add_forms_for_sizes(tuning, number, index)
 
 
-def _size_of_model(tuning: Tuning) -> SizePoint | None:
-    """
-    That which the model is compiled with; None where no form can be made for others.
-
-    Nor on several ranks, each of which may be compiled at another size.
-    """
-    size = tuning.size
-    if size is None or tuning.ranks or free_unbacked_symbols(size):
-        return None
-    return hint_point(tuning.site, size)
-
-
-def _add_forms_for_sizes(
-    tuning: Tuning, number: int, index: int, here: SizePoint
-) -> None:
+def _add_forms_for_sizes(tuning: Tuning, number: int, index: int) -> None:
     """
     Of a candidate whose code depends on the sizes that it is generated for.
 
-    Those are the first one's at equal call sites, too.
+    Those are the first one's at equal call sites, too. Not on several ranks, each of which may
+    be compiled at another size.
     """
-    standing = tuning.standing
+    size, standing = tuning.size, tuning.standing
+    if size is None or tuning.ranks or free_unbacked_symbols(size):
+        return
+    here = hint_point(tuning.site, size)
     standing.traced[index] = dataclasses.replace(standing.traced[index], made_for=here)
     tuning.made_at = here.size
     for kind, form in forms_for_sizes(tuning, index, here):
         standing.add_variant(index_of_variant(number, kind), form, index)
-
-
-def add_configs_for_sizes(tuning: Tuning) -> None:
-    """Has all candidates' kernels on a GPU compete with configs for other sizes, too."""
-    here, traced = _size_of_model(tuning), tuning.standing.traced
-    if here and is_gpu(tuning.device.type):
-        ends = far_ends(tuning, here)
-        for index in traced:
-            traced[index] = dataclasses.replace(traced[index], configs_for=ends)
 
 
 def _other_forms(traced: TracedCandidate) -> Iterator[tuple[str, TracedCandidate]]:

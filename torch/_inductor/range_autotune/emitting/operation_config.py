@@ -13,7 +13,6 @@ import functools
 from typing import Any, TYPE_CHECKING
 
 from ... import config
-from ..kernel_configs.configs_for_sizes import OTHER_SIZES_OPTION
 from ..kernel_configs.kernel_config_names import KERNEL_CONFIGS_OPTION
 
 
@@ -22,9 +21,6 @@ if TYPE_CHECKING:
 
     from ...codegen.simd import SIMDScheduling
     from ...scheduler import BaseSchedulerNode
-
-
-_OF_ONE_KERNEL = {KERNEL_CONFIGS_OPTION, OTHER_SIZES_OPTION}
 
 
 def tag(operations: Sequence[Any], patches: Mapping[str, Any]) -> None:
@@ -69,7 +65,7 @@ def without_config(nodes: Sequence[BaseSchedulerNode]) -> list[BaseSchedulerNode
         node
         for node in nodes
         if not any(
-            {*n.node.get_config_patches()} - _OF_ONE_KERNEL
+            {*n.node.get_config_patches()} - {KERNEL_CONFIGS_OPTION}
             for n in node.get_nodes()
             if n.node
         )

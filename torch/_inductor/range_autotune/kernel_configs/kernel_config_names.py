@@ -101,11 +101,6 @@ def text_of(triton_config: Any) -> str | None:
         return None
 
 
-def names_its_config(inductor_meta: Mapping[str, Any]) -> bool:
-    """Whether a kernel's source does."""
-    return _FIELD in inductor_meta
-
-
 def configs_of_kernel(
     configs: Sequence[Any], inductor_meta: dict[str, Any]
 ) -> Sequence[Any]:

@@ -301,7 +301,7 @@ def _generate(
             tuning.site.fake_inputs(),
             tuning.site.symbols(),
             f"{tuning.name}_{traced.name}",
-            traced.measured_config,
+            traced.candidate.config_patches,
             traced.hints,
         )
 
