@@ -324,8 +324,8 @@ class TestForms(ExpTestCase):
         model = torch.compile(lambda x, y: (self.op(x), self.op(y)))
         with made_up_times(lambda size, index: 1.0 if index == 0 else 2.0):
             self.assertEqual(model(x, y), (x.exp(), y.exp()))
-        # The implementation and forms for 609, 13777 and the ends, then the first one at both.
-        forms = [True, True, False, True]
+        # The implementation and forms for 609, 13777, 65536 and 2, then the first one at both.
+        forms = [True, True, True, False]
         self.assertEqual(self.lowered, [False, *forms, False, False])
 
     def test_a_later_process_at_another_size(self):

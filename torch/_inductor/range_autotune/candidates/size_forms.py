@@ -78,8 +78,8 @@ def forms_for_sizes(
     wanted = [*_middles(ends[0], own / _FAR), *_middles(own * _FAR, ends[1])]
     # A product's templates change little by little, and to choose one takes seconds.
     if _has(traced, _is_split_by_hints):
-        wanted += ends
-    points = _points_near(tuning, wanted, ranges, own)
+        wanted += reversed(ends)
+    points = _points_apart(tuning, wanted, ranges, own)
     for kind, point in zip(FOR_OTHER_SIZES, points):
         yield kind, dataclasses.replace(traced, as_written=None, made_for=point)
 
@@ -111,7 +111,7 @@ def _middles(low: float, high: float) -> list[int]:
     return [round(low * (high / low) ** ((i + 0.5) / parts)) for i in range(parts)]
 
 
-def _points_near(
+def _points_apart(
     tuning: Tuning, wanted: Sequence[int], ranges: Sequence[DimRange], own: int
 ) -> Iterator[SizePoint]:
     """In one of some ranges each, apart from the model's own size and from each other."""

@@ -20,23 +20,23 @@ if TYPE_CHECKING:
     import sympy
 
 
-def helper_of_sum(line: str, helper: str, elements: sympy.Expr, chunk: int) -> str:
+def helper_of_sum(kind: str, helper: str, elements: sympy.Expr, chunk: int) -> str:
     """
-    What declares the helper of a sum that may be long, which has no memory if it is short.
+    What declares the helper of a sum that may be long; without memory where it is short.
     Called by C++ code generation.
 
     Args:
-        line: Inductor's declaration, of a helper with memory.
+        kind: the helper's type.
         elements: how many the sum is of.
         chunk: a sum of no more is short.
     """
-    if not has_autotuned_op():
-        return line
-    kind = line[: line.index(f" {helper}(")]
     count = cexpr_index(elements)
-    is_short = f"const bool {_is_short(helper)} = {count} <= {chunk};"
+    if not has_autotuned_op():
+        return f"{kind} {helper}({count});"
+    is_short = _is_short(helper)
     return (
-        f"{is_short} auto {helper} = {_is_short(helper)} ? {kind}() : {kind}({count});"
+        f"const bool {is_short} = {count} <= {chunk}; "
+        f"auto {helper} = {is_short} ? {kind}() : {kind}({count});"
     )
 
 
