@@ -29,13 +29,13 @@ def sums(x):
 
 @instantiate_parametrized_tests
 class TestSums(ExpTestCase):
-    def compiled(self, fn, columns):
+    def compiled(self, columns):
         """A model that is compiled with few rows, and its code."""
         ranges = [CustomOpRangeConfig("x", 0, [(0, 10**6)], [torch.exp])]
         self.register(self.op, ranges)
         x = torch.randn(12, columns)
         torch._dynamo.mark_dynamic(x, 0, min=2, max=10**6 - 1)
-        model = torch.compile(lambda x: fn(self.op(x)))
+        model = torch.compile(lambda x: sums(self.op(x)))
         with (
             config.patch(fx_graph_cache=False),
             made_up_times(lambda size, index: 1.0 if index == 0 else 2.0),
@@ -45,7 +45,7 @@ class TestSums(ExpTestCase):
 
     @parametrize("columns", (256, 250, 3))
     def test_are_right_at_any_length(self, columns):
-        model, code = self.compiled(sums, columns)
+        model, code = self.compiled(columns)
         # Those that are short have no memory.
         kinds = re.findall(r"_is_short \? (CascadeSumHelper<.*?>)\(\) : \1\(", code)
         self.assertGreater(len(kinds), 0)

@@ -68,8 +68,8 @@ def forms_for_sizes(
     Args:
         here: the model's own.
     """
-    traced = tuning.standing.traced[index]
     standing = tuning.standing
+    traced = standing.traced[index]
     ranges = [r.possible for r in standing.ranges if standing.enters(index, r)]
     ends = _ends_of(tuning, ranges)
     if ends is None:

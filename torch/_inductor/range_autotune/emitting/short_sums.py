@@ -10,27 +10,19 @@ as long at 16 and 128 rows (CPU, two cores).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from ...codegen.cpp_utils import cexpr_index
 from ..compiled_graph import has_autotuned_op
 
 
-if TYPE_CHECKING:
-    import sympy
-
-
-def helper_of_sum(kind: str, helper: str, elements: sympy.Expr, chunk: int) -> str:
+def helper_of_sum(kind: str, helper: str, count: str, chunk: int) -> str:
     """
     What declares the helper of a sum that may be long; without memory where it is short.
     Called by C++ code generation.
 
     Args:
         kind: the helper's type.
-        elements: how many the sum is of.
+        count: in C++, of how many elements the sum is.
         chunk: a sum of no more is short.
     """
-    count = cexpr_index(elements)
     if not has_autotuned_op():
         return f"{kind} {helper}({count});"
     is_short = _is_short(helper)
