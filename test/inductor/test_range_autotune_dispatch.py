@@ -47,7 +47,9 @@ class TestBranches(SymbolicTestCase):
         site = CallSite(
             torch.ops.aten.abs.default, {}, (self.tensor([2 * size, 4]), size + 1)
         )
-        gm, fakes = dispatch._with_symbols(torch.fx.GraphModule({}, graph), site)
+        gm, fakes = dispatch._with_symbols(
+            torch.fx.GraphModule({}, graph), [size], site
+        )
         self.assertExpectedInline(
             gm.code.strip().replace(str(size), "s0"),
             """\

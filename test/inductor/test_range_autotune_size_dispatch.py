@@ -6,6 +6,7 @@ import itertools
 import math
 from unittest import mock
 
+import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from range_autotune_testing import SymbolicTestCase
@@ -23,18 +24,21 @@ from torch._inductor.range_autotune.emitting.size_dispatch import (
     size_tests,
     SizeDispatch,
 )
-from torch._inductor.range_autotune.ranges import DimRange, Segment
+from torch._inductor.range_autotune.ranges import ANY_SIZE, DimRange, Segment
 from torch._inductor.range_autotune.registration import Candidate
+from torch._inductor.range_autotune.standing import Standing
+from torch._inductor.range_autotune.tuning import Tuning
 
 
 aten = torch.ops.aten
+SIZE = sympy.Symbol("s0")
 
 
 def branch_at(tests, size):
     """The index of the branch that a size reaches, and how many tests it took."""
     taken = 0
     while not isinstance(tests, int):
-        start, below, above = tests
+        _, start, below, above = tests
         tests = below if size < start else above
         taken += 1
     return tests, taken
@@ -50,7 +54,7 @@ class TestSizeTests(TestCase):
     @settings(max_examples=60, deadline=None, derandomize=True)
     @given(starts())
     def test_each_size_reaches_its_branch(self, starts):
-        tests = size_tests(starts)
+        tests = size_tests(SIZE, starts)
         for size in range(starts[-1] + 2):
             index, _ = branch_at(tests, size)
             self.assertEqual(index, bisect.bisect_right(starts, size), f"at {size}")
@@ -58,17 +62,19 @@ class TestSizeTests(TestCase):
     @settings(max_examples=60, deadline=None, derandomize=True)
     @given(starts())
     def test_balanced(self, starts):
-        tests = size_tests(starts)
+        tests = size_tests(SIZE, starts)
         taken = {branch_at(tests, size)[1] for size in [0, *starts]}
         most = math.ceil(math.log2(len(starts) + 1))
         self.assertLessEqual(taken, {most, most - 1})
 
     def test_one_branch(self):
-        self.assertEqual(size_tests([]), 0)
+        self.assertEqual(size_tests(SIZE, []), 0)
 
     def test_four_branches(self):
         self.assertEqual(
-            size_tests([10, 20, 30]), (20, (10, 0, 1), (30, 2, 3)), "half, then halves"
+            size_tests(SIZE, [10, 20, 30]),
+            (SIZE, 20, (SIZE, 10, 0, 1), (SIZE, 30, 2, 3)),
+            "half, then halves",
         )
 
 
@@ -132,15 +138,17 @@ class TestSizeDispatch(SymbolicTestCase):
             Segment(DimRange(a, b), c)
             for (a, b), c in zip(itertools.pairwise(edges), candidates)
         ]
-        results = emit_dispatch(
-            segments, 2 * self.size, site, Outputs(fakes, None, fakes), {}
-        )
+        standing = Standing(None, site, (), ())
+        outputs = Outputs(fakes, None, fakes)
+        tuning = Tuning(outputs, None, 2 * self.size, ANY_SIZE, standing)
+        results = emit_dispatch(segments, tuning)
         (node,) = [o for o in V.graph.operations if isinstance(o, SizeDispatch)]
         return node, results
 
     def test_one_node_whatever_the_number_of_branches(self):
         node, (result,) = self.emit(*(candidate(plus(i)) for i in range(5)))
-        self.assertEqual(node.starts, (10, 20, 30, 40))
+        starts = [10, 20, 30, 40]
+        self.assertEqual(node.tests, size_tests(2 * self.size, starts))
         self.assertEqual(len(node.get_subgraphs()), 5)
         self.assertEqual(result.get_size(), [self.size, 4])
         self.assertEqual(result.get_stride(), [4, 1])

@@ -47,7 +47,11 @@ class DeferredBuffer(ir.MultiTemplateBuffer):
         ]
         super().__init__(
             layout=layout,
-            inputs=[box for box in tuning.site.inputs if isinstance(box, ir.TensorBox)],
+            inputs=[
+                box
+                for box in tuning.called.site.inputs
+                if isinstance(box, ir.TensorBox)
+            ],
             choice_timings_fn=lambda _: {c: c.time_ms() for c in choices},
             unfiltered_choices=[*choices],
             allowed_prologue_inps=OrderedSet(),
@@ -85,17 +89,19 @@ class _Waiting:
         # Nor are calls of these tuned in what was chosen: it may be called by them itself.
         calls = (call.op for call in tuning.site.calls)
         self._not_tuned = {*V.active_user_lowering_ops, *calls}
-        for box in tuning.site.written_inputs:  # who reads it as it was comes before
+        for (
+            box
+        ) in tuning.called.site.written_inputs:  # who reads it as it was comes before
             V.graph.mark_buffer_mutated(box.get_name())
         self.stand_ins = [
-            DeferredBuffer(layout, self) for layout in tuning.outputs.layouts
+            DeferredBuffer(layout, self) for layout in tuning.called.outputs.layouts
         ]
 
     def resolve(self) -> None:
         """Puts what was chosen in the place of the buffers that stand for it."""
         graph = V.graph
         operations, buffers = len(graph.operations), len(graph.buffers)
-        site = self.tuning.site
+        site = self.tuning.called.site
         made = site.without_written(self.stand_ins)
         unread = [self.stand_ins[i] for i in site.written]
         names = [stand_in.get_name() for stand_in in (*made, *unread)]
@@ -163,7 +169,7 @@ def defer(tuning: Tuning, resolve: Resolve) -> list[ir.TensorBox]:
     are written to its inputs, these.
     """
     counters["inductor"]["custom_op_choices_deferred"] += 1
-    site, stand_ins = tuning.site, _Waiting(tuning, resolve).stand_ins
+    site, stand_ins = tuning.called.site, _Waiting(tuning, resolve).stand_ins
     made = site.without_written(stand_ins)
     return site.with_written(map(ir.TensorBox.create, made))
 

@@ -17,9 +17,10 @@ from ..utils import convert_shape_to_inductor
 from ..virtualized import V
 from .emitting.branch_lowering import is_unaligned, lower_branch
 from .emitting.operation_config import tag
-from .emitting.size_dispatch import SizeDispatch
+from .emitting.size_dispatch import size_tests, SizeDispatch
 from .graphs.symbolic_graphs import inline_subgraph_to_ir_nodes
 from .kernel_configs.kernel_config_names import KERNEL_CONFIGS_OPTION
+from .sizes.equal_sizes import distance
 from .sizes.guards import without_optional_guards
 
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from .candidates.contract import Outputs
     from .candidates.traced_candidates import TracedCandidate
     from .ranges import Segment
+    from .tuning import Tuning
 
     # By what they depend on; each with its winner's graph.
     Branches = dict[Any, tuple[torch.fx.GraphModule, ir.Subgraph]]
@@ -91,34 +93,43 @@ def _has_fixed_layout(box: ir.TensorBox) -> bool:
 
 
 def emit_dispatch(
-    segments: Sequence[Segment[TracedCandidate]],
-    size: sympy.Expr,
-    site: CallSite,
-    outputs: Outputs,
-    known: Branches,
+    segments: Sequence[Segment[TracedCandidate]], tuning: Tuning
 ) -> list[ir.TensorBox]:
     """
     Lowers a choice among winners by the runtime value of a size, without a guard on it.
 
     Args:
-        segments: sorted; together they hold every value of ``size``. One alone is a branch,
-            too, whose code is generated apart from that around it.
-        size: the dispatch dimension, symbolic.
-        known: branches of equal call sites, to be used again; is added to.
+        segments: sorted; together they hold every value of the dispatch dimension. One alone
+            is a branch, too, whose code is generated apart from that around it.
+        tuning: its branches, which equal call sites use again, are added to.
     """
-    operands = [*site.symbols(), *site.inputs]
+    site, outputs, otherwise = tuning.site, tuning.outputs, tuning.otherwise
+    called = tuning.called.site
+    symbols = called.symbols()
+    operands = [*symbols, *called.inputs]
+    known = tuning.source.branches
     branches = [
-        _known_branch(s.value, operands, site, outputs, known) for s in segments
+        _known_branch(s.value, symbols, operands, site, outputs, known)
+        for s in segments
     ]
     starts = [int(s.sizes.start) for s in segments[1:]]
-    made = site.without_written(outputs.tensors)
-    written = site.written_inputs
-    dispatch = SizeDispatch(size, starts, branches, operands, made, written)
-    return site.with_written(map(ir.TensorBox.create, dispatch.outputs))
+    tests = 0 if tuning.size is None else size_tests(tuning.size, starts)
+    if otherwise:
+        tests = distance(otherwise.equal), 1, tests, len(branches)
+        branches.append(
+            _known_branch(
+                otherwise.traced, symbols, operands, called, otherwise.outputs, known
+            )
+        )
+    made = called.without_written(tuning.called.outputs.tensors)
+    written = called.written_inputs
+    dispatch = SizeDispatch(tests, branches, operands, made, written)
+    return called.with_written(map(ir.TensorBox.create, dispatch.outputs))
 
 
 def _known_branch(
     winner: TracedCandidate,
+    symbols: Sequence[sympy.Symbol],
     operands: Sequence[Any],
     site: CallSite,
     outputs: Outputs,
@@ -126,24 +137,29 @@ def _known_branch(
 ) -> ir.Subgraph:
     """The branch of an equal call site where it becomes a function, else a new one."""
     if V.graph.cpp_wrapper or V.graph.aot_mode:  # written in place
-        return _branch(winner, operands, site, outputs)
+        return _branch(winner, symbols, operands, site, outputs)
     unaligned = [is_unaligned(operand) for operand in operands]
     patches = sorted(_config_of_kernels(winner).items())
     how = str(patches), winner.known, tuple(winner.hints.items())
     key = id(V.graph), id(winner.graph), tuple(unaligned), *how
     if key not in known:
         # With the graph, for that its id is no other's.
-        known[key] = winner.graph, _branch(winner, operands, site, outputs)
+        branch = _branch(winner, symbols, operands, site, outputs)
+        known[key] = winner.graph, branch
     return known[key][1]
 
 
 def _branch(
-    winner: TracedCandidate, operands: Sequence[Any], site: CallSite, outputs: Outputs
+    winner: TracedCandidate,
+    symbols: Sequence[sympy.Symbol],
+    operands: Sequence[Any],
+    site: CallSite,
+    outputs: Outputs,
 ) -> ir.Subgraph:
     """The winner's graph, lowered as what runs in its range of sizes."""
     patches = winner.candidate.config_patches
     name = f"size_branch_{next(_branch_numbers)}"
-    gm, fakes = _with_symbols(winner.lowered, site)
+    gm, fakes = _with_symbols(winner.lowered, symbols, site)
     made = site.without_written(outputs.tensors)
     known, hints = winner.known, winner.hints
     branch = lower_branch(gm, name, operands, fakes, made, patches, known, hints)
@@ -161,17 +177,16 @@ def _config_of_kernels(winner: TracedCandidate) -> dict[str, Any]:
 
 
 def _with_symbols(
-    gm: torch.fx.GraphModule, site: CallSite
+    gm: torch.fx.GraphModule, symbols: Sequence[sympy.Symbol], site: CallSite
 ) -> tuple[torch.fx.GraphModule, list[Any]]:
     """
-    A candidate's graph that takes the call site's symbols before its inputs, and returns
-    what is not written to these.
+    A candidate's graph that takes symbols before the call site's inputs, and returns what is
+    not written to these.
 
     Returns:
         It and its inputs, fake.
     """
     create = V.graph.sizevars.shape_env.create_symintnode
-    symbols = site.symbols()
     fakes = [*(create(s, hint=None) for s in symbols), *site.fake_inputs()]
     graph = torch.fx.Graph()
     names = [*(f"symbol_{s}" for s in symbols)]

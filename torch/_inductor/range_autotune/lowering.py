@@ -36,7 +36,7 @@ from .modules import compiling
 from .modules.inner_compilations import outside_of_compilation
 from .neighbours.region_search import Reach
 from .ops.functional_variants import variant_of
-from .ranges import fill_gaps, Segment
+from .ranges import fill_gaps, merge_neighbours, Segment
 from .regions import form_regions
 from .report import log_header, log_winners
 from .sizes.guards import replaced
@@ -195,7 +195,7 @@ def _tune(
                 config.patch(defer_custom_op_choices=False),
             ):
                 parts = tuning.outputs.without_known(lower_in_parts(site.inputs))
-            return with_strides_of(tuning.outputs, parts, realized, site)
+            return with_strides_of(tuning.called.outputs, parts, realized, site)
         tuning.standing.tell()
         return emit(tuning, winners, realized)
 
@@ -203,7 +203,7 @@ def _tune(
         results = defer(tuning, functools.partial(settle, realized=True))
     else:
         results = settle()
-    return tuning.outputs.nested(results)
+    return tuning.called.outputs.nested(results)
 
 
 def _is_better_in_parts(tuning: Tuning, reach: Reach = Reach.ALONE) -> bool:
@@ -279,10 +279,12 @@ def _measure_and_choose(tuning: Tuning) -> tuple[Segment[Winner], ...]:
             measure_ranges(tuning, known_tunings().values())
         if tuning.device.type != "cpu":
             torch.get_device_module(tuning.device).empty_cache()
-    winners = choose_winners(tuning.measured, tuning.choice_rules())
+    rules = tuning.choice_rules()
+    winners = choose_winners(tuning.measured, rules)
     log_winners(tuning, winners)
     configured = with_configs(winners, tuning.kernel_configs)
-    return fill_gaps(configured, tuning.bounds, Winner(FALLBACK_INDEX))
+    everywhere = fill_gaps(configured, tuning.bounds, Winner(FALLBACK_INDEX))
+    return merge_neighbours(everywhere) if rules.merge else everywhere
 
 
 @contextlib.contextmanager
@@ -315,6 +317,14 @@ def _to_emit(tuning: Tuning, winner: Winner) -> TracedCandidate:
     return dataclasses.replace(traced, kernel_configs=winner.kernel_configs)
 
 
+def _inlined(tuning: Tuning, winner: Winner) -> TracedCandidate | None:
+    """What the only winner is as a part of the graph around it, if it can be one."""
+    if tuning.otherwise:  # where sizes are not equal nothing else runs
+        return tuning.otherwise.traced if winner.index == FALLBACK_INDEX else None
+    traced = _to_emit(tuning, winner)
+    return traced if _is_made_for_model(traced, tuning) else None
+
+
 def _is_made_for_model(winner: TracedCandidate, tuning: Tuning) -> bool:
     """Whether its code is generated for the same sizes as that around it."""
     if winner.made_for is None or not replaced(tuning.size).free_symbols:
@@ -330,18 +340,15 @@ def emit(
         possible = size_bounds(replaced(tuning.size))
         winners = fill_gaps(winners, possible, Winner(FALLBACK_INDEX))
     table = [Segment(s.sizes, _to_emit(tuning, s.value)) for s in winners]
-    winner, branches = table[0].value, tuning.source.branches
-    if len(table) == 1 and _is_made_for_model(winner, tuning):
-        return emit_winner(winner, tuning.site, tuning.outputs, realized)
-    assert tuning.size is not None and tuning.table is not None
-    dispatch = functools.partial(
-        emit_dispatch, table, tuning.size, tuning.site, tuning.outputs, branches
-    )
-    if len(table) == 1:  # its code is made for other sizes than that around it
-        return dispatch()
+    if len(table) == 1:
+        if inlined := _inlined(tuning, winners[0].value):
+            called = tuning.called
+            return emit_winner(inlined, called.site, called.outputs, realized)
+        return emit_dispatch(table, tuning)
+    assert tuning.table is not None
     dim = tuning.table.dim
     log.info("Generating torch.cond dispatch for %s with %d ranges", dim, len(table))
-    results = dispatch()
+    results = emit_dispatch(table, tuning)
     log.info(
         "Successfully generated torch.cond dispatch tree with %d conditional branches",
         len(table) - 1,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from .call_site import CallSite
     from .ranges import DimRange
+    from .sizes.equal_sizes import EqualSizes
     from .times import RangeTimes
     from .tuning import Tuning
     from .winners import KernelConfigs
@@ -52,6 +53,18 @@ def warn_left_out(
         f" in range {where}" if where else "",
         reason,
         _symbols_in(reason, site),
+    )
+
+
+def log_equal_sizes(op_name: str, equal: EqualSizes, site: CallSite) -> None:
+    """That implementations compete only where sizes are equal, and which these are."""
+    sizes = ", ".join(f"{symbol} = {by}" for symbol, by in equal)
+    log.info(
+        "%s: implementations need equal sizes, %s%s; where they differ, the op itself runs. "
+        "If they never do, say so with torch._check in the op's fake kernel",
+        op_name,
+        sizes,
+        _symbols_in(sizes, site),
     )
 
 

@@ -25,13 +25,32 @@ if TYPE_CHECKING:
 
     from .call_site import CallSite
     from .candidates.contract import Outputs
+    from .candidates.traced_candidates import TracedCandidate
     from .dispatch import Branches
     from .ranges import DimRange, Segment
     from .registration import RangeTable, Registration
+    from .sizes.equal_sizes import EqualSizes
     from .sizes.size_points import SizePoint
     from .standing import Standing
     from .times import RangeTimes
     from .winners import KernelConfigs, Winner
+
+
+@dataclasses.dataclass(frozen=True)
+class Otherwise:
+    """
+    What runs at a call site where sizes are not equal: the op itself.
+
+    Args:
+        equal: sizes that what is tuned needs to be.
+        site: as it is called, with a symbol for each of them.
+        outputs: what the op returns there.
+    """
+
+    equal: EqualSizes
+    site: CallSite
+    traced: TracedCandidate
+    outputs: Outputs
 
 
 @dataclasses.dataclass
@@ -55,6 +74,8 @@ class Tuning:
         first: an equal call site, which is compiled and measured in this one's place.
         made_at: the dispatch dimension's size that the model is compiled with, if code of
             candidates depends on it.
+        otherwise: what runs where sizes differ that are one size in all of this; None if
+            there are no such sizes.
     """
 
     outputs: Outputs
@@ -72,6 +93,12 @@ class Tuning:
     branches: Branches = dataclasses.field(default_factory=dict)
     first: Tuning | None = None
     made_at: int | None = None
+    otherwise: Otherwise | None = None
+
+    @property
+    def called(self) -> Otherwise | Tuning:
+        """What has the call's inputs and outputs with all symbols that the model has."""
+        return self.otherwise or self
 
     @property
     def source(self) -> Tuning:

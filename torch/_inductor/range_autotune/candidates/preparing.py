@@ -11,22 +11,26 @@ import torch
 from ... import config
 from ...virtualized import V
 from ..candidate_indices import FALLBACK_INDEX
-from ..errors import NotTunable, one_line
+from ..errors import CandidateError, NotTunable, one_line
 from ..graphs.collectives import can_measure, has_collective, ranks_of
 from ..graphs.graph_text import SymbolNames
 from ..measuring.ranks import common_to_all_ranks, is_same_on_all_ranks, topology
 from ..ranges import ANY_SIZE, DimRange, fill_gaps, merge_neighbours, Segment
 from ..registering.contests import make_contest
 from ..registering.parsing import naming
+from ..report import log_equal_sizes
 from ..sizes.size_conditions import size_bounds
 from ..standing import ContestedRange, LEFT_OUT_ELSEWHERE, Standing
-from ..tuning import Tuning
+from ..tuning import Otherwise, Tuning
 from ..winners import Winner
 from .candidate_graphs import at_site, trace_fallback
+from .equal_sites import at_equal_sizes
 from .tracing import add_plain_lowering, add_variants, trace_candidates
 
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import sympy
 
     from ..call_site import CallSite
@@ -36,9 +40,17 @@ if TYPE_CHECKING:
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
 
-def prepare(registration: Registration, site: CallSite) -> Tuning:
+def prepare(
+    registration: Registration, site: CallSite, unhelped: frozenset[int] = frozenset()
+) -> Tuning:
     """
     Finds out who competes where, and traces each candidate once.
+
+    Sizes that a candidate needs to be equal are taken for it, with the op itself where they
+    are not.
+
+    Args:
+        unhelped: indices of candidates that do not work with equal sizes either.
 
     Raises:
         ValueError: if the registration does not fit the call: a dimension that the
@@ -57,7 +69,13 @@ def prepare(registration: Registration, site: CallSite) -> Tuning:
     fallback, outputs = trace_fallback(site)
     standing = Standing(registration, site, ranges, contest.candidates)
     tuning = Tuning(outputs, table, size, bounds, standing)
-    trace_candidates(tuning)
+    may_be_equal = not _concerns_ranks(registration, [fallback])
+    needing = trace_candidates(tuning, unhelped if may_be_equal else None)
+    if needing:
+        op = Otherwise(needing.equal, site, fallback, outputs)
+        return _where_equal(registration, op, needing.index) or prepare(
+            registration, site, unhelped | {needing.index}
+        )
     _agree_with_ranks(tuning, fallback)
     if not _times_may_decide():
         _decide_without_times(tuning)
@@ -67,6 +85,33 @@ def prepare(registration: Registration, site: CallSite) -> Tuning:
         add_variants(tuning)
     if tuning.standing.traced:
         tuning.standing.traced[FALLBACK_INDEX] = fallback
+    return tuning
+
+
+def _where_equal(
+    registration: Registration, op: Otherwise, index: int
+) -> Tuning | None:
+    """
+    What there is to decide where sizes are equal; None if a candidate that needs them to be
+    does not work there either.
+
+    Args:
+        op: what runs where they are not.
+        index: of the candidate.
+    """
+    try:
+        _check_can_dispatch()
+        tuning = prepare(registration, at_equal_sizes(op.site, op.equal))
+    except (NotTunable, CandidateError) as e:
+        log.debug("%s: not for equal sizes: %s", registration.name, one_line(e))
+        return None
+    candidate = tuning.standing.candidates[index]
+    if all(t.candidate is not candidate for t in tuning.standing.traced.values()):
+        return None
+    log_equal_sizes(registration.name, op.equal, op.site)
+    if tuning.otherwise:  # where more sizes are equal
+        op = dataclasses.replace(op, equal=op.equal + tuning.otherwise.equal)
+    tuning.otherwise = op
     return tuning
 
 
@@ -108,12 +153,10 @@ def _check_can_dispatch() -> None:
 
 def _agree_with_ranks(tuning: Tuning, fallback: TracedCandidate) -> None:
     """Finds the ranks to measure with; what one of them could not trace is out on all."""
-    if not can_measure():
+    traced = (*tuning.standing.traced.values(), fallback)
+    if not _concerns_ranks(tuning.registration, traced):
         return
-    graphs = [t.graph for t in (*tuning.standing.traced.values(), fallback)]
-    if not (tuning.registration.mentions_collective or has_collective(graphs)):
-        return
-    tuning.ranks = ranks_of(graphs)
+    tuning.ranks = ranks_of([t.graph for t in traced])
     tuning.hosts = topology(tuning.ranks)
     ranges = [(str(r.possible), r.candidates) for r in tuning.standing.ranges]
     if not is_same_on_all_ranks(ranges, tuning.ranks):
@@ -123,6 +166,15 @@ def _agree_with_ranks(tuning: Tuning, fallback: TracedCandidate) -> None:
         tuning.standing.reject(index, LEFT_OUT_ELSEWHERE)
 
 
+def _concerns_ranks(
+    registration: Registration, traced: Sequence[TracedCandidate]
+) -> bool:
+    """Whether several ranks have to take one decision: there are collectives."""
+    if not can_measure():
+        return False
+    return registration.mentions_collective or has_collective(t.graph for t in traced)
+
+
 def as_for(first: Tuning, site: CallSite) -> Tuning | None:
     """
     What there is to decide at a call site that is equal up to the names of symbols.
@@ -130,9 +182,17 @@ def as_for(first: Tuning, site: CallSite) -> Tuning | None:
     No implementation is called again. None where candidates rely on what is known of the
     first site's symbols only.
     """
-    if site.exprs() == first.site.exprs() or not first.standing.traced:
+    called, otherwise = first.called.site, first.otherwise
+    if site.exprs() == called.exprs() or not first.standing.traced:
+        if otherwise:
+            otherwise = dataclasses.replace(otherwise, site=site)
+            site = at_equal_sizes(site, otherwise.equal)
         standing = dataclasses.replace(first.standing, site=site)
-        return dataclasses.replace(first, standing=standing, first=first.source)
+        return dataclasses.replace(
+            first, standing=standing, otherwise=otherwise, first=first.source
+        )
+    if otherwise:
+        return None
     try:
         fallback, outputs = trace_fallback(site)
         size = None if first.table is None else site.size_of(first.table.dim)

@@ -21,6 +21,7 @@ from ..candidate_indices import (
 from ..measuring.measuring_points import has_points
 from ..ranges import DimRange
 from ..settings import fusion_speedup_threshold
+from ..sizes.equal_sizes import needed_equal
 from ..sizes.known_sizes import is_compound, KnownSize
 from ..sizes.size_points import hint_point
 from ..sizes.thresholds import thresholds
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     import sympy
 
     from ..registration import Candidate, Row
+    from ..sizes.equal_sizes import EqualSizes
     from ..standing import ContestedRange, Standing
     from ..tuning import Tuning
 
@@ -65,12 +67,29 @@ class _Piece:
         return isinstance(self.result, TracedCandidate)
 
 
-def trace_candidates(tuning: Tuning) -> None:
+@dataclasses.dataclass(frozen=True)
+class NeedsEqualSizes:
+    """Sizes that a candidate needs to be equal, and its index."""
+
+    equal: EqualSizes
+    index: int
+
+
+def trace_candidates(
+    tuning: Tuning, unhelped: Collection[int] | None = None
+) -> NeedsEqualSizes | None:
     """
     Traces each candidate once, for all of its ranges where that is possible.
 
     One that asks how large the size is that is dispatched on becomes a candidate for each
     answer, and ranges are cut where the answer changes.
+
+    Args:
+        unhelped: indices of candidates that equal sizes do not help, or None for all.
+
+    Returns:
+        The first other one that needs sizes to be equal, with which this ends; None if all
+        are traced, or out.
     """
     standing = tuning.standing
     in_pieces: dict[int, list[_Piece]] = {}
@@ -79,6 +98,9 @@ def trace_candidates(tuning: Tuning) -> None:
         candidate = standing.candidates[index]
         entered = tuple(r for r in standing.ranges if standing.enters(index, r))
         whole = _trace_in(tuning, candidate, entered)
+        equal = _needed_equal(tuning, whole)
+        if equal and unhelped is not None and index not in unhelped:
+            return NeedsEqualSizes(equal, index)
         pieces = _trace_in_pieces(tuning, candidate, whole, edges)
         reasons = [p.result for p in pieces if isinstance(p.result, Rejection)]
         if isinstance(whole.result, TracedCandidate):
@@ -94,6 +116,13 @@ def trace_candidates(tuning: Tuning) -> None:
     if in_pieces:
         _cut_ranges(standing, sorted(edges))
         _take_apart(tuning, in_pieces)
+    return None
+
+
+def _needed_equal(tuning: Tuning, piece: _Piece) -> EqualSizes:
+    if isinstance(piece.result, TracedCandidate) or piece.result.question is None:
+        return ()
+    return needed_equal(piece.result.question.condition, tuning.size)
 
 
 def _trace_in(

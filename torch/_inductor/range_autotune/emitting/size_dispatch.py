@@ -37,18 +37,18 @@ if TYPE_CHECKING:
     from ...graph import GraphLowering
 
     BranchWriter = Callable[[ir.Subgraph], None]
-    SizeTests = int | tuple[int, "SizeTests", "SizeTests"]
+    # A branch; or a size, and what to run below so much of it, and from there.
+    SizeTests = int | tuple[sympy.Expr, int, "SizeTests", "SizeTests"]
 
 
 class SizeDispatch(ir.ExternKernel):
     """
-    Runs one of several graphs; a size says which. Or a single one, which is generated for other
+    Runs one of several graphs; sizes say which. Or a single one, which is generated for other
     sizes than the graph around it.
 
     Args:
-        size: symbolic, a number on the host at run time.
-        starts: the first sizes of all branches but the first, ascending.
-        branches: lowered, by size.
+        tests: which one it is; of symbolic sizes that are numbers on the host at run time.
+        branches: lowered.
         operands: IR tensors and sympy expressions, the inputs of every branch.
         outputs: fake tensors, what every branch returns.
         written: those of the operands that branches write to.
@@ -56,8 +56,7 @@ class SizeDispatch(ir.ExternKernel):
 
     def __init__(
         self,
-        size: sympy.Expr,
-        starts: Sequence[int],
+        tests: SizeTests,
         branches: Sequence[ir.Subgraph],
         operands: Sequence[Any],
         outputs: Sequence[torch.Tensor],
@@ -73,10 +72,9 @@ class SizeDispatch(ir.ExternKernel):
             name=None,
             layout=ir.MultiOutputLayout(device=main_device(devices)),
             inputs=self.unwrap_storage(tensors),
-            constant_args=(size, *numbers),
+            constant_args=(*_sizes_in(tests), *numbers),
         )
-        self.size = size
-        self.starts = tuple(starts)
+        self.tests = tests
         self.branches = tuple(branches)
         self.operands = tuple(realized)
         for box in written:  # who reads it as it was is to come before
@@ -118,10 +116,10 @@ class SizeDispatch(ir.ExternKernel):
         names = [output.get_name() for output in self.outputs]
         run = _branch_writer(wrapper, self.get_name(), operands, names)
         wrapper.writeline(_EndOfReuse(wrapper))
-        if len(self.branches) == 1:
+        if isinstance(self.tests, int):
             self._codegen_alone(wrapper, run)
         else:
-            self._codegen_tests(wrapper, size_tests(self.starts), run)
+            self._codegen_tests(wrapper, self.tests, run)
         for output in self.outputs:
             if output.get_name() in V.graph.removed_buffers:
                 wrapper.writeline(wrapper.make_buffer_free(output))
@@ -164,9 +162,9 @@ class SizeDispatch(ir.ExternKernel):
         if isinstance(tests, int):
             run(self.branches[tests])
             return
-        start, below, above = tests
+        size, start, below, above = tests
         if_, else_, end = _IF_IN_CPP if V.graph.cpp_wrapper else _IF_IN_PYTHON
-        test = f"{wrapper.codegen_sizevar(self.size)} < {start}"
+        test = f"{wrapper.codegen_sizevar(size)} < {start}"
         for line, inner in ((if_.format(test), below), (else_, above)):
             wrapper.writeline(line)
             # Wrappers remember by this graph which variables a block declares.
@@ -194,23 +192,33 @@ def _only_kernels_read(graph: GraphLowering, index: int) -> bool:
     return all(read.name != name for op in others for read in op.get_reads())
 
 
-def size_tests(starts: Sequence[int], first: int = 0) -> SizeTests:
+def size_tests(size: sympy.Expr, starts: Sequence[int], first: int = 0) -> SizeTests:
     """
     The balanced tree of tests that finds a size's branch.
 
     Args:
+        size: symbolic.
         starts: the first sizes of all branches but the first, ascending.
         first: the index of the first branch.
 
     Returns:
-        The index of the only branch, or: what to compare the size with, the tests if it
-        is below, and those if it is not.
+        The index of the only branch, or: the size, what to compare it with, the tests if
+        it is below, and those if it is not.
     """
     if not starts:
         return first
     half = (len(starts) + 1) // 2
-    below = size_tests(starts[: half - 1], first)
-    return starts[half - 1], below, size_tests(starts[half:], first + half)
+    below = size_tests(size, starts[: half - 1], first)
+    above = size_tests(size, starts[half:], first + half)
+    return size, starts[half - 1], below, above
+
+
+def _sizes_in(tests: SizeTests) -> list[sympy.Expr]:
+    """Those that are tested."""
+    if isinstance(tests, int):
+        return []
+    size, _, below, above = tests
+    return [*dict.fromkeys([size, *_sizes_in(below), *_sizes_in(above)])]
 
 
 _IF_IN_PYTHON = ("if {}:", "else:", "")

@@ -1,0 +1,381 @@
+# Owner(s): ["module: inductor"]
+"""Implementations that need sizes to be equal: tuned where they are, and only there."""
+
+import itertools
+import logging
+import re
+
+import sympy
+from range_autotune_testing import made_up_times, OpTestCase, SiteTestCase
+from torch._inductor.test_case import run_tests
+from torch._inductor.utils import run_and_get_code
+from torch._inductor.virtualized import V
+from torch.testing._internal.common_utils import (
+    instantiate_parametrized_tests,
+    parametrize,
+)
+
+import torch
+from torch._inductor import config
+from torch._inductor.kernel.custom_op import (
+    CustomOpConfig,
+    register_custom_op_autotuning,
+)
+from torch._inductor.range_autotune.call_site import CallSite, Inner
+from torch._inductor.range_autotune.candidates.equal_sites import at_equal_sizes
+from torch._inductor.range_autotune.sizes.equal_sizes import (
+    at_equal,
+    distance,
+    needed_equal,
+)
+
+
+LOGGER = "torch._inductor.kernel.custom_op"
+aten = torch.ops.aten
+
+
+class TestNeeded(SiteTestCase):
+    """With s0 = 100 rows, 6 of something else, and as many places as rows."""
+
+    def setUp(self):
+        super().setUp()
+        self.places = self.symbol("s2", 100)
+
+    def needed(self, condition, size=None):
+        return needed_equal(condition, self.s0 if size is None else size)
+
+    def test_conditions_that_equal_sizes_decide(self):
+        expected = ((self.places, self.s0),)
+        s0, places = self.s0, self.places
+        for condition in (
+            sympy.Eq(s0, places),
+            sympy.Ne(places, s0),
+            sympy.Eq(64 * s0, 64 * places),
+            sympy.Lt(s0, places),
+            sympy.Eq(s0 * self.s1, places * self.s1),
+        ):
+            self.assertEqual(self.needed(condition), expected, msg=str(condition))
+
+    def test_other_conditions(self):
+        s0, places = self.s0, self.places
+        for condition in (
+            sympy.Eq(s0, self.s1),  # other hints
+            sympy.Eq(s0, 100),
+            sympy.Eq(s0 + places, 200),
+            sympy.Le(s0, 2 * places - 50),
+        ):
+            self.assertEqual(self.needed(condition), (), msg=str(condition))
+
+    def test_data_is_not_taken_for_equal(self):
+        data = self.shape_env.create_unbacked_symint().node.expr
+        self.assertEqual(self.needed(sympy.Eq(self.s0, data)), ())
+
+    def test_which_one_stands_for_both(self):
+        condition = sympy.Eq(self.s0, self.places)
+        self.assertEqual(
+            self.needed(condition, 2 * self.places), ((self.s0, self.places),)
+        )
+        few = self.symbol("s3", 100, (2, 128))
+        self.assertEqual(self.needed(sympy.Eq(self.s0, few)), ((self.s0, few),))
+
+    def test_distance(self):
+        s0, s1, s2 = self.s0, self.s1, self.places
+        equal = (s2, s1), (s1, s0)
+        self.assertEqual(at_equal(s0 + 2 * s1 + 3 * s2, equal), 6 * s0)
+        far = distance(equal)
+        for values in itertools.product((3, 4, 5), repeat=3):
+            at = far.xreplace(dict(zip((s0, s1, s2), map(sympy.Integer, values))))
+            self.assertEqual(at == 0, len({*values}) == 1, msg=f"{values} {at}")
+
+
+class TestSites(SiteTestCase):
+    def test_inputs(self):
+        x, y = self.tensor([self.s0, 4]), self.tensor([4, self.s1], offset=self.s1)
+        site = self.site(x=x, y=y, n=self.s1 + 2)
+        equal = at_equal_sizes(site, ((self.s1, self.s0),))
+        self.assertEqual(equal.symbols(), [self.s0])
+        self.assertEqual(equal.inputs[0].get_size(), [self.s0, 4])
+        self.assertEqual(equal.inputs[1].get_size(), [4, self.s0])
+        self.assertEqual(equal.inputs[1].get_stride(), [self.s0, 1])
+        self.assertEqual(equal.inputs[1].get_layout().offset, self.s0)
+        self.assertEqual(equal.inputs[2], self.s0 + 2)
+        names = [box.get_name() for box in equal.inputs[:2]]
+        self.assertEqual(names, [x.get_name(), y.get_name()])
+        self.assertEqual(y.get_size(), [4, self.s1])
+
+    def test_graph(self):
+        x = self.tensor([self.s1, 4])
+        (fake,) = self.site(x=x).fake_inputs()
+        graph = torch.fx.Graph()
+        given = graph.placeholder("x")
+        doubled = graph.call_function(aten.mul.Tensor, (given, 2))
+        call = graph.call_function(aten.abs.default, (doubled,))
+        graph.output((call,))
+        for node in (given, doubled, call):
+            node.meta["val"] = fake
+        site = CallSite(
+            aten.abs.default, {"self": Inner(doubled)}, (x,), body=graph, call=call
+        )
+        equal = at_equal_sizes(site, ((self.s1, self.s0),))
+        arguments = equal.fake_arguments()
+        self.assertEqual(arguments["self"].shape[0].node.expr, self.s0)
+        self.assertEqual(equal.call.args[0], equal.arguments["self"].node)
+        self.assertIsNot(equal.body, graph)
+        self.assertEqual(doubled.meta["val"].shape[0].node.expr, self.s1)
+        with V.fake_mode:
+            (result,) = equal.run(equal.fake_inputs(), lambda values: values["self"])
+        self.assertEqual(result.shape[0].node.expr, self.s0)
+
+
+@instantiate_parametrized_tests
+class TestModels(OpTestCase):
+    """An op of rows and of a place for each, whose sizes only the op sees together."""
+
+    def setUp(self):
+        super().setUp()
+        torch._dynamo.reset()
+        self.op = self.define_op("op(Tensor x, Tensor y) -> Tensor")
+        self.called = []
+        self._library.impl("op", self.kernel, "CPU")
+        self._library.impl("op", lambda x, y: torch.empty_like(x), "Meta")
+        self.enterContext(config.patch(fx_graph_cache=False))
+
+    def kernel(self, x, y):
+        """Where sizes differ it computes something else."""
+        self.called.append((len(x), len(y)))
+        return x * y if len(x) == len(y) else -x
+
+    def expected(self, x, y):
+        return x * y if len(x) == len(y) else -x
+
+    def register_two(self, *impls, **options):
+        """The first below 64 rows, the second from there to 4096."""
+        first, second = impls or (lambda x, y: x * y, lambda x, y: y * x)
+        options.setdefault("include_fallback", False)
+        register_custom_op_autotuning(
+            self.op,
+            [
+                CustomOpConfig(first, tensor_name="x", dim_index=0, dim_range=(0, 64)),
+                CustomOpConfig(
+                    second, tensor_name="x", dim_index=0, dim_range=(64, 4096)
+                ),
+            ],
+            **options,
+        )
+
+    def inputs(self, *sizes):
+        given = [torch.randn(n, 8) for n in sizes]
+        for x in given:
+            torch._dynamo.mark_dynamic(x, 0)
+        return given
+
+    def compiled(self, model, *sizes, **options):
+        """The model, compiled at some sizes, its code and its log."""
+        compiled = torch.compile(model)
+        with config.patch(options), self.assertLogs(LOGGER, logging.INFO) as logs:
+            _, (code, *_) = run_and_get_code(compiled, *self.inputs(*sizes))
+        warnings = [r for r in logs.records if r.levelno >= logging.WARNING]
+        return compiled, code, "\n".join(logs.output), warnings
+
+    def check(self, compiled, model, *sizes):
+        for at in sizes:
+            given = self.inputs(*at)
+            with torch._dynamo.config.patch(error_on_recompile=True):
+                self.assertEqual(compiled(*given), model(*given), msg=f"at {at}")
+
+    @parametrize("cpp_wrapper", (False, True))
+    def test_tuned_where_equal(self, cpp_wrapper):
+        self.register_two()
+
+        def model(x, y):
+            return self.op(x.sin(), y).relu() + 1
+
+        compiled, code, log, warnings = self.compiled(
+            model, 16, 16, cpp_wrapper=cpp_wrapper
+        )
+        self.assertEqual(warnings, [])
+        self.assertRegex(
+            log,
+            r"op_autotuned: implementations need equal sizes, (s\d+) = (s\d+) "
+            r"\(y\.shape\[0\] is \1, x\.shape\[0\] is \2\)",
+        )
+        if not cpp_wrapper:  # neighbours are in the branches, be sizes equal or not
+            start = code.index("def call(")
+            self.assertNotIn("cpp_fused", code[start:])
+            self.assertEqual(code.count("def size_branch"), 4, msg=code)
+        self.called.clear()
+        self.check(compiled, model, (3, 3), (63, 63), (64, 64), (500, 500))
+        self.assertEqual(self.called, [(n, n) for n in (3, 63, 64, 500)])  # by model
+        self.called.clear()
+        self.check(compiled, model, (3, 64), (64, 3), (65, 64), (5000, 5000))
+        self.assertEqual(len(self.called), 8)
+
+    def test_of_one_winner(self):
+        self.register_two(lambda x, y: x * y, lambda x, y: x * y)
+        compiled, code, _, warnings = self.compiled(self.op, 16, 16)
+        self.assertEqual(warnings, [])
+        self.assertEqual(len(re.findall(r"if abs\(", code)), 1)
+        self.check(compiled, self.op, (3, 3), (70, 70), (3, 4))
+
+    def test_op_itself_wins(self):
+        self.register_two(include_fallback=True)
+        fallback = -1
+        with made_up_times(lambda size, index: 1.0 if index == fallback else 2.0):
+            compiled, code, *_ = self.compiled(self.op, 16, 16)
+        self.assertNotIn("size_branch", code)
+        self.check(compiled, self.op, (3, 3), (70, 70), (3, 4))
+
+    def test_compiled_where_sizes_differ(self):
+        self.register_two()
+        compiled, code, _, warnings = self.compiled(self.op, 16, 17)
+        self.assertIn("it guards on a size", warnings[0].getMessage())
+        self.assertNotIn("size_branch", code)
+        self.check(compiled, self.op, (3, 3), (70, 70), (3, 4))
+
+    def test_who_does_not_work_with_equal_sizes_either(self):
+        def bad(x, y):
+            return x * y if x.shape[0] % 8 == 0 else x + y
+
+        self.register_two(bad, bad)
+        compiled, code, log, warnings = self.compiled(self.op, 16, 16)
+        self.assertIn("it guards on a size", warnings[0].getMessage())
+        self.assertNotIn("need equal sizes", log)
+        self.assertNotIn("size_branch", code)
+        self.check(compiled, self.op, (3, 3), (70, 70), (3, 4))
+
+    def test_those_that_work_with_equal_sizes_beside_one_that_does_not(self):
+        def bad(x, y):
+            return x * y if x.shape[0] % 8 == 0 else x + y
+
+        self.register_two(bad, lambda x, y: y * x)
+        compiled, code, log, warnings = self.compiled(self.op, 16, 16)
+        self.assertEqual(len(warnings), 1)
+        self.assertIn("it guards on a size", warnings[0].getMessage())
+        self.assertEqual(log.count("need equal sizes"), 1)
+        self.assertEqual(code.count("if abs("), 1, msg=code)
+        self.check(compiled, self.op, (3, 3), (70, 70), (70, 71))
+
+    def test_those_that_do_not_need_equal_sizes_beside_one_that_does_not_work(self):
+        def bad(x, y):
+            return x * y if x.shape[0] % 8 == 0 else x + y
+
+        self.register_two(bad, lambda x, y: -x)
+        compiled, code, log, warnings = self.compiled(self.op, 16, 16)
+        self.assertEqual(len(warnings), 1)
+        self.assertNotIn("need equal sizes", log)
+        self.assertNotIn("abs(", code)
+        self.assertEqual(compiled(*self.inputs(70, 71)).shape, (70, 8))
+
+    def test_several_sizes(self):
+        op = self.define_op("three(Tensor x, Tensor y, Tensor z) -> Tensor")
+
+        def kernel(x, y, z):
+            return x * y + z if len(x) == len(y) == len(z) else -x
+
+        self._library.impl("three", kernel, "CPU")
+        self._library.impl("three", lambda x, y, z: torch.empty_like(x), "Meta")
+        self.register(
+            op,
+            [
+                CustomOpConfig(
+                    lambda x, y, z: x * y + z,
+                    tensor_name="z",
+                    dim_index=0,
+                    dim_range=(0, 4096),
+                )
+            ],
+            include_fallback=False,
+        )
+
+        def model(x, y, z):
+            return op(x, y, z) * 2
+
+        compiled, code, _, warnings = self.compiled(model, 16, 16, 16)
+        self.assertEqual(warnings, [])
+        self.assertEqual(len(re.findall(r"\babs\(", code)), 2)
+        self.check(compiled, model, *itertools.product((3, 4), repeat=3))
+
+    def test_equal_calls(self):
+        self.register_two()
+
+        def model(x, y):
+            z = self.op(x, y)
+            return self.op(z.cumsum(0), y)
+
+        compiled, _, log, _ = self.compiled(model, 16, 16)
+        self.assertIn("the choice is that of an equal call before", log)
+        self.assertEqual(log.count("=== Range-based Autotuning for"), 1)
+        self.check(compiled, model, (3, 3), (70, 70), (3, 4))
+
+    def test_written_in_place(self):
+        op = self.define_op("op_(Tensor(a!) x, Tensor y) -> ()")
+
+        def write(x, y):
+            x.copy_(self.expected(x, y))
+
+        self._library.impl("op_", write, "CPU")
+        self._library.impl("op_", lambda x, y: None, "Meta")
+        self.op = op
+        self.register_two(
+            lambda x, y: (x.mul_(y), None)[1], lambda x, y: (x.copy_(y * x), None)[1]
+        )
+
+        def model(x, y):
+            z = x + 1
+            op(x, y)
+            return z + x
+
+        compiled, code, _, warnings = self.compiled(model, 16, 16)
+        self.assertEqual(warnings, [])
+        self.assertIn("abs(", code)
+        for at in ((3, 3), (70, 70), (3, 4), (5000, 5000)):
+            given = self.inputs(*at)
+            wanted = [x.clone() for x in given]
+            result, expected = compiled(*given), model(*wanted)
+            self.assertEqual((result, given), (expected, wanted), msg=f"at {at}")
+
+    def test_gradients(self):
+        def backward(ctx, gradient):
+            return self.op(gradient, *ctx.saved_tensors), None
+
+        def setup(ctx, inputs, output):
+            ctx.save_for_backward(inputs[1])
+
+        torch.library.register_autograd(
+            self.op._name, backward, setup_context=setup, lib=self._library
+        )
+        self.register_two()
+
+        def model(x, y):
+            return (self.op(x.sin(), y) * x).sum()
+
+        compiled = torch.compile(model)
+        for at in ((16, 16), (3, 3), (70, 70), (3, 4)):
+            x, y = self.inputs(*at)
+            x.requires_grad_()
+            found, expected = (
+                torch.autograd.grad(f(x, y), x) for f in (compiled, model)
+            )
+            self.assertEqual(found, expected, msg=f"at {at}")
+
+    def test_ahead_of_time(self):
+        self.register_two()
+
+        class Model(torch.nn.Module):
+            def forward(_, x, y):
+                return self.op(x.sin(), y) + 1
+
+        sizes = {"x": {0: torch.export.Dim("n")}, "y": {0: torch.export.Dim("m")}}
+        program = torch.export.export(
+            Model(), (torch.randn(16, 8), torch.randn(16, 8)), dynamic_shapes=sizes
+        )
+        loaded = torch._inductor.aoti_load_package(
+            torch._inductor.aoti_compile_and_package(program)
+        )
+        for at in ((3, 3), (70, 70), (3, 4), (5000, 5000)):
+            x, y = (torch.randn(n, 8) for n in at)
+            self.assertEqual(loaded(x, y), Model()(x, y), msg=f"at {at}")
+
+
+if __name__ == "__main__":
+    run_tests()
