@@ -16,7 +16,8 @@ import unittest
 from typing import Any, TYPE_CHECKING
 from unittest import mock
 
-from range_autotune_testing import made_up_times
+import sympy
+from range_autotune_testing import guards_in_code_of, made_up_times
 from torch._dynamo.utils import counters
 from torch._inductor.lowering import user_lowerings
 from torch._inductor.test_case import run_tests, TestCase
@@ -1345,6 +1346,23 @@ class TestPlainRegistration(AutotuneTestCase):
         ):
             compile_at(op, ramp(128, 4))
         self.assertIn("output 0 has shape", "".join(logs.output))
+
+    def test_autotune_custom_op_whose_code_guards(self):
+        op = identity_op()
+
+        def lower(x):
+            given = [plus(1), plus(2)], [x], [{}, {}], op._opoverload
+            return autotune_custom_op("by_hand", *given)[0]
+
+        user_lowerings[op._opoverload] = lower
+        with (
+            guards_in_code_of("plus_1", lambda size: sympy.Eq(size % 8, 0)),
+            made_up_times(lambda size, index: 1.0 if index >= 0 else 2.0),
+            self.assertLogs("torch._inductor.kernel.custom_op", "WARNING") as logs,
+        ):
+            compiled = compile_at(op, ramp(128, 4))
+        self.assertIn("its code guards on a size", "".join(logs.output))
+        self.assert_markers(compiled, {128: 2, 601: 2})
 
     def test_autotune_custom_op(self):
         op = identity_op()

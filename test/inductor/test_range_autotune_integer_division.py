@@ -46,6 +46,7 @@ class TestIntegerDivision(OpTestCase):
         self.assertTrue(divides(lambda x: 7 % x, ints))
         self.assertFalse(divides(torch.true_divide, ints, ints))
         self.assertFalse(divides(torch.add, ints, ints))
+        self.assertFalse(divides(torch.div, ints * 1j, ints * 1j))
 
     def test_divisors(self):
         x, zeros = torch.arange(3), torch.zeros(3, dtype=torch.int64)

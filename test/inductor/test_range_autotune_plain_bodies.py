@@ -148,10 +148,9 @@ class TestPlainBodies(TestCase):
         op = self.op(norm)
         trace = plain_bodies.trace_subgraph
         with mock.patch.object(plain_bodies, "trace_subgraph", wraps=trace) as traced:
-            for _ in range(3):
-                self.reads(lambda x, w: op(-x, w))
+            self.reads(lambda x, w: (op(y := -x, w), op(y, w + 1), op(y, w)))
             self.assertEqual(traced.call_count, 1)
-            self.reads(lambda x, w: op(-x.half(), w))
+            self.reads(lambda x, w: op(-x, w))  # symbols are others there
             self.assertEqual(traced.call_count, 2)
 
 

@@ -93,6 +93,13 @@ class TestTrialProcess(TestCase):
         self.check_one_that_cannot_be_loaded()
         self.assertEqual(self.process._process.process.pid, first)
         self.assertEqual(self.started(), 1)
+        self.check_one_that_cannot_be_sent()
+
+    def check_one_that_cannot_be_sent(self):
+        with self.assertLogs(LOGGER, logging.INFO) as logs:
+            self.assertIsNone(self.outcome("pass", lambda: 0))
+        self.assertIn("cannot be tried in another process", logs.output[0])
+        self.check_failures()
 
     def check_inputs(self):
         spec = TensorSpec((2, 3), (1, 2), torch.float32, torch.device("cpu"))

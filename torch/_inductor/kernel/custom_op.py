@@ -249,12 +249,14 @@ def autotune_custom_op(
         tuning.standing.tell()
         raise RuntimeError(f"No valid choices generated for {name}")
     compiling.submit(tuning)
+    if tuning.standing.suspended:
+        compiling.submit_guarded(tuning)
     winners = decide(tuning)
     tuning.standing.tell()
     results = emit(tuning, winners)
     winner = tuning.standing.traced[winners[0].value.index]
     choice = _winning_choice(winner, tuning, inputs)
-    return tuning.outputs.nested(results), choice
+    return tuning.called.outputs.nested(results), choice
 
 
 def _check_decompositions(

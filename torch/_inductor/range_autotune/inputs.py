@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 import torch
 
 from .candidates.contract import layout_of
+from .graphs.node_kinds import is_integral
 from .limits import is_out_of_memory
 from .measuring.free_memory import free_bytes
 from .ops.functional_variants import registered_op
@@ -158,7 +159,7 @@ def _spec(layout: ir.Layout, values: Values) -> TensorSpec:
 
 
 def _fill(length: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    if not (dtype.is_floating_point or dtype.is_complex):
+    if is_integral(dtype):
         return torch.zeros(length, dtype=dtype, device=device)
     if dtype.itemsize > 1:
         return torch.randn(length, dtype=dtype, device=device)

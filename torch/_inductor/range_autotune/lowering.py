@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import logging
 from typing import Any, TYPE_CHECKING
@@ -313,8 +312,7 @@ def _as_compiled_code() -> Iterator[None]:
 
 
 def _to_emit(tuning: Tuning, winner: Winner) -> TracedCandidate:
-    traced = tuning.standing.traced[winner.index]
-    return dataclasses.replace(traced, kernel_configs=winner.kernel_configs)
+    return tuning.standing.traced[winner.index].with_configs(winner.kernel_configs)
 
 
 def _inlined(tuning: Tuning, winner: Winner) -> TracedCandidate | None:

@@ -104,6 +104,6 @@ def replace_registration(old: Registration, new: Registration | None) -> None:
                     followed: Any = dataclasses.replace(lowering, registration=new)  # type: ignore[type-var]  # a dataclass of ours
                     user_lowerings[key] = followed
         in_force = registrations_in_force()
-        del in_force[old.op.name()]
+        in_force.pop(old.op.name(), None)  # outside of a compilation it is gone by now
         if new is not None:
             in_force[new.op.name()] = new

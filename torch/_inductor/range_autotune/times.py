@@ -40,7 +40,7 @@ class Failure:
 
     Args:
         may_pass: whether it is transient: memory that others held, a time limit, a device
-            that an earlier kernel broke. Such a failure is not cached.
+            that an earlier kernel broke. The cache of times does not keep it.
         everywhere: whether it is not to be called at other sizes, either.
         lacks_memory: whether less memory was free than a call takes.
     """

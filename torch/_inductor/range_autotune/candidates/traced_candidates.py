@@ -78,6 +78,12 @@ class TracedCandidate:
         with knowing(self.known):
             return without_copies(self.graph)
 
+    def with_configs(self, kernel_configs: KernelConfigs) -> TracedCandidate:
+        """The very graph that was measured, with configs of its kernels for some sizes."""
+        configured = dataclasses.replace(self, kernel_configs=kernel_configs)
+        vars(configured)["lowered"] = self.lowered
+        return configured
+
     def does_the_same_as(self, other: TracedCandidate) -> bool:
         """Whether both would compile to the same code."""
         text = self.code_text()

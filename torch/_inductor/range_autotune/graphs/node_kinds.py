@@ -71,6 +71,11 @@ def is_given(node: torch.fx.Node) -> bool:
     return node.graph.find_nodes(op="get_attr", target=node.target) == [node]
 
 
+def is_integral(dtype: torch.dtype) -> bool:
+    """Of integers or bools."""
+    return not (dtype.is_floating_point or dtype.is_complex)
+
+
 def is_index(value: torch.Tensor) -> bool:
     """Whether it may be: zeros are valid then, and not what is computed from zeros."""
     return value.dtype in _INDICES

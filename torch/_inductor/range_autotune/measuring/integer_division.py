@@ -10,6 +10,7 @@ from typing import Any, TYPE_CHECKING
 import torch
 
 from ..graphs.control_flow import all_nodes
+from ..graphs.node_kinds import is_integral, is_number
 from ..limits import call_candidate
 
 
@@ -33,8 +34,10 @@ def divides_integers(node: torch.fx.Node) -> bool:
     divisor = node.args[1] if len(node.args) > 1 else node.kwargs.get("other")
     if packet not in _DIVISIONS or not isinstance(divisor, torch.fx.Node):
         return False
+    if is_number(divisor):
+        return False
     value = node.meta.get("val")
-    return isinstance(value, torch.Tensor) and not value.dtype.is_floating_point
+    return isinstance(value, torch.Tensor) and is_integral(value.dtype)
 
 
 def check_divisors(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:

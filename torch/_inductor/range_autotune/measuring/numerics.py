@@ -8,6 +8,8 @@ from typing import Literal, TYPE_CHECKING
 
 import torch
 
+from ..graphs.node_kinds import is_integral
+
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +37,7 @@ _ALLOWED_IN_ONE_BYTE = 0.3
 
 def allowed_difference(dtype: torch.dtype) -> float:
     """Relative to the largest value of the expected tensor; 0 for integers and bools."""
-    if not (dtype.is_floating_point or dtype.is_complex):
+    if is_integral(dtype):
         return 0.0
     return _ALLOWED.get(dtype, _ALLOWED_IN_ONE_BYTE)
 
@@ -55,7 +57,7 @@ def relative_difference(actual: torch.Tensor, expected: torch.Tensor) -> float:
     wide = torch.complex128 if actual.dtype.is_complex else torch.float64
     got, wanted = actual.to(wide), expected.to(wide)
     same = (got == wanted) | (got.isnan() & wanted.isnan())
-    if not (actual.dtype.is_floating_point or actual.dtype.is_complex):
+    if is_integral(actual.dtype):
         same = actual == expected  # float64 does not hold all of them
     if same.all():
         return 0.0

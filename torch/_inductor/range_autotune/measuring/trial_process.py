@@ -24,6 +24,7 @@ from torch._inductor.runtime.cache_dir_utils import cache_dir
 import torch
 
 from ... import config
+from ..errors import one_line
 from ..inputs import describe_inputs
 from ..limits import A_CALL, TookTooLong
 from ..settings import time_limit_s
@@ -134,6 +135,9 @@ class TrialProcess:
         with self._lock:
             try:
                 return self._outcome(trial, limit_s)
+            except Exception as e:  # what it is sent or answers cannot be, for one
+                self.end()
+                return self._not_tried(trial, one_line(e))
             except BaseException:  # its answer would be taken for a later one
                 self.end()
                 raise
@@ -153,15 +157,16 @@ class TrialProcess:
         if not self._is_running() and not self._start():
             return None
         if problem := self._ask(trial.load, _START_LIMIT_S):
-            why = "%s cannot be tried in another process: %s"
-            log.info(why, trial.path, problem.reason)
-            return None
+            return self._not_tried(trial, problem.reason)
         answer = self._ask(trial, limit_s)
         if not isinstance(answer, Verdict):
             return answer
         if not answer.reusable:
             self.end()
         return answer.failure
+
+    def _not_tried(self, trial: Trial, reason: str) -> None:
+        log.info("%s cannot be tried in another process: %s", trial.path, reason)
 
     def _is_running(self) -> bool:
         return self._process is not None and self._process.alive()

@@ -8,6 +8,7 @@ this form: candidates are compared and measured, and fused with neighbours, by w
 from __future__ import annotations
 
 import re
+import threading
 from typing import Any, TYPE_CHECKING
 
 from torch._library.utils import is_builtin, is_inplace, is_out
@@ -21,7 +22,7 @@ from ..registering.signatures import argument_names
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 _NAMESPACE = "inductor_functional"
 # The variants' last parameter: which of what is written nobody has written before, by place.
@@ -30,6 +31,7 @@ _library = torch.library.Library(_NAMESPACE, "DEF")
 _ops = getattr(torch.ops, _NAMESPACE)
 # The op that writes, by name of its variant.
 _mutable: dict[str, torch._ops.OpOverload] = {}
+_defining = threading.Lock()
 
 
 def written_arguments(op: torch._ops.OpOverload) -> list[str]:
@@ -86,18 +88,20 @@ def define_variant(op: torch._ops.OpOverload) -> None:
     """Defines the op that returns what ``op`` returns and, behind that, what it writes."""
     schema = _schema_of(op)
     name = _name_of(op, schema)
-    if name not in _mutable:
-        names = [*argument_names(op), UNWRITTEN]
+    with _defining:
+        if name not in _mutable:
+            _define(name, schema, [*argument_names(op), UNWRITTEN])
+        _mutable[name] = op  # it may have been defined anew
 
-        def call(*args: Any, **kwargs: Any) -> Any:
-            given = {**dict(zip(names, args)), **kwargs}
-            return _on_own_copies(_mutable[name], given, lambda op, own: op(**own))
 
-        qualname = f"{_NAMESPACE}::{name}"
-        _library.define(name + schema)
-        _library.impl(name, call, "CompositeExplicitAutograd")
-        torch.library.register_fake(qualname, call, lib=_library)
-    _mutable[name] = op  # it may have been defined anew
+def _define(name: str, schema: str, parameters: Sequence[str]) -> None:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        given = {**dict(zip(parameters, args)), **kwargs}
+        return _on_own_copies(_mutable[name], given, lambda op, own: op(**own))
+
+    _library.define(name + schema)
+    _library.impl(name, call, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"{_NAMESPACE}::{name}", call, lib=_library)
 
 
 def _name_of(op: torch._ops.OpOverload, schema: str) -> str:

@@ -23,6 +23,7 @@ import torch
 from ... import config
 from ...utils import is_pointwise_use
 from ...utils import is_view as is_view_op
+from ...virtualized import V
 from ..candidates.candidate_calls import call_as_op, call_implementation, plain_body
 from ..errors import one_line
 from ..graphs.node_kinds import has_generated_code
@@ -35,6 +36,8 @@ from ..settings import fusion_types, time_limit_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from torch._subclasses.fake_tensor import FakeTensorMode
 
     from ..registration import Candidate
 
@@ -57,8 +60,9 @@ class _Body:
 
 
 _UNKNOWN = _Body({}, False)
-# By body or implementation: by op, tuning parameters and kinds of arguments.
-_known: weakref.WeakKeyDictionary[Callable[..., Any], dict[Any, _Body]] = (
+# By compilation, whose symbols decide what guards: by body or implementation, op, tuning
+# parameters and arguments.
+_known: weakref.WeakKeyDictionary[FakeTensorMode, dict[Any, _Body]] = (
     weakref.WeakKeyDictionary()
 )
 
@@ -166,25 +170,25 @@ def _look_into(
         params: tuning parameters that ``run`` adds.
     """
     leaves, spec = pytree.tree_flatten((call.args, call.kwargs))
-    key = (call.target, repr(params), str(spec), tuple(map(_kind, leaves)))
+    known = _known.setdefault(V.fake_mode, {})
+    key = (source, call.target, repr(params), str(spec), tuple(map(_kind, leaves)))
     try:
-        known = _known.setdefault(source, {})
+        body = known.get(key)
     except TypeError:  # not hashable
         return _UNKNOWN
-    if key not in known:
-        known[key] = _trace(run, leaves, spec)
-    return known[key]
+    if body is None:
+        body = known[key] = _trace(run, leaves, spec)
+    return body
 
 
 def _kind(leaf: Any) -> Any:
-    """What an op's body may look at in an argument without a guard on a size."""
+    """What an op's body may look at in an argument."""
     if not isinstance(leaf, torch.fx.Node):
         return repr(leaf)
     value = leaf.meta["val"]
     if not isinstance(value, torch.Tensor):
         return type(value)
-    known = tuple(size if isinstance(size, int) else None for size in value.shape)
-    return value.dtype, value.device, known
+    return value.dtype, value.device, str((value.shape, value.stride()))
 
 
 def _trace(

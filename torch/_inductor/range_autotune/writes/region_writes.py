@@ -19,6 +19,7 @@ from ..graphs.node_kinds import (
     is_any_view,
     is_given,
     is_index,
+    is_integral,
     is_number,
     is_view,
     memory_of,
@@ -278,7 +279,7 @@ def keeps_order_of_writes(nodes: Sequence[torch.fx.Node]) -> bool:
             if is_write(node):
                 written.add(memory_of(node))
                 memory = {*map(memory_of, _others(node))}
-            if any(map(_is_integer, memory & own)):
+            if any(is_integral(n.meta["val"].dtype) for n in memory & own):
                 return False
         elif any(other in members or other in behind for other in given):
             behind.add(node)
@@ -345,11 +346,6 @@ def _between(first: torch.fx.Node, last: torch.fx.Node) -> Iterator[torch.fx.Nod
         yield node
         node = node.next
     yield last
-
-
-def _is_integer(node: torch.fx.Node) -> bool:
-    dtype = node.meta["val"].dtype
-    return not (dtype.is_floating_point or dtype.is_complex)
 
 
 def read_writes_at_source(nodes: Collection[torch.fx.Node]) -> set[torch.fx.Node]:
