@@ -593,6 +593,33 @@ class TestEmittedCode(FusionTestCase):
             self.assertEqual(compiled(rows(n)), torch.relu(rows(n) * 2) + 1)
         self.assertEqual(kernel_calls(code)["call"], 0)
 
+    @parametrize("view", (lambda x: x[1:, 1:], lambda x: x[:, :3], lambda x: x.mT))
+    def test_layout_of_what_neighbours_compute(self, view):
+        """Generated code lays a slice out anew, which its strides do not tell."""
+
+        def pairs(x: torch.Tensor) -> torch.Tensor:
+            sizes = (x.shape[0] - 1, 2)
+            return x.as_strided(sizes, (x.stride(0), 1)).clone()
+
+        name = f"fusion::op{next(_numbers)}"
+        op = torch.library.custom_op(name, mutates_args=())(pairs)
+        op.register_fake(lambda x: x.new_empty(x.shape[0] - 1, 2))
+        register_custom_op_autotuning(
+            op,
+            configs=[CustomOpRangeConfig("x", 0, RANGES, [pairs])],
+            include_fallback=False,
+        )
+
+        def fn(x):
+            return op(view(x + 1)) + 1
+
+        x = rows(64)
+        torch._dynamo.mark_dynamic(x, 0)
+        compiled = torch.compile(fn)
+        self.assertEqual(compiled(x), fn(x))
+        for n in SIZES:
+            self.assertEqual(compiled(rows(n)), fn(rows(n)))
+
     def test_no_candidate_left(self):
         def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
             return x - y

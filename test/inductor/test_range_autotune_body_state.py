@@ -66,6 +66,14 @@ def of_chance(x: torch.Tensor) -> torch.Tensor:
     return x * random.random()
 
 
+def of_torch_s_chance(x: torch.Tensor) -> torch.Tensor:
+    return x * torch.rand_like(x)
+
+
+def of_where_it_lies(x: torch.Tensor) -> torch.Tensor:
+    return x * 2 if x.storage_offset() % 2 == 0 else x * 3
+
+
 def of_the_environment(x: torch.Tensor) -> torch.Tensor:
     import os
 
@@ -194,6 +202,8 @@ class TestBodies(TestCase):
             of_a_function_of_a_global,
             of_a_cache,
             of_chance,
+            of_torch_s_chance,
+            of_where_it_lies,
             of_the_environment,
             of_a_closure(),
             of_a_method(),

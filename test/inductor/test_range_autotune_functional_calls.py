@@ -318,7 +318,7 @@ class TestFunctionalVariants(AutotuneTestCase):
 
     def test_schema(self):
         def fn(
-            out: torch.Tensor, x: torch.Tensor, text: str = "Tensor", *, n: int = 3
+            out: torch.Tensor, x: torch.Tensor, unwritten: str = "Tensor", *, n: int = 3
         ) -> None:
             out.copy_(x * n)
 
@@ -326,7 +326,7 @@ class TestFunctionalVariants(AutotuneTestCase):
         schema = str(variant._schema).partition("(")[2]
         self.assertExpectedInline(
             schema,
-            """Tensor out, Tensor x, str text="Tensor", *, SymInt n=3, int[] unwritten=[]) -> Tensor""",
+            """Tensor out, Tensor x, str unwritten="Tensor", *, SymInt n=3, int[] inductor_unwritten=[]) -> Tensor""",
         )
 
     def test_schema_where_it_depends_on_the_call_what_is_written(self):
@@ -337,7 +337,7 @@ class TestFunctionalVariants(AutotuneTestCase):
         schema = str(variant._schema).partition("(")[2]
         self.assertExpectedInline(
             schema,
-            """Tensor x, Tensor? y, Tensor[] z, *, int[] unwritten=[]) -> Tensor[]""",
+            """Tensor x, Tensor? y, Tensor[] z, *, int[] inductor_unwritten=[]) -> Tensor[]""",
         )
 
     @parametrize("tag", (torch.Tag.inplace, torch.Tag.out))

@@ -189,13 +189,13 @@ class TestKindsOfValues(OpTestCase):
         }
         _, *arguments = op._schema.arguments
         self.assertEqual({a.name: default_of(a) for a in arguments}, expected)
-        filled_in = {"layout": 0, "like": 2, "other": 6}
+        filled_in = {"layout": 4, "like": 2, "other": 6}
         self.assertEqual(
             arguments_by_name(op, ("X", 15), filled_in),
             {
                 "x": "X",
                 "dtype": torch.bfloat16,
-                "layout": torch.strided,
+                "layout": torch.sparse_csc,
                 "like": torch.channels_last,
                 "other": torch.float32,
             },

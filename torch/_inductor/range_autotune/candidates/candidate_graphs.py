@@ -44,6 +44,7 @@ from ..sizes.narrowed_sizes import no_answer_kept
 from .candidate_calls import call_as_op, call_of_candidate, plain_body
 from .contract import (
     check_graph,
+    check_layouts_read,
     check_outputs,
     copy_returned_inputs,
     Outputs,
@@ -354,6 +355,7 @@ def _candidate_graphs(
             copy_returned_inputs(form.graph)
             put_writes_last(form.graph)
             check_graph(form)
+            check_layouts_read(form, alone=site.body is None)
             pin_strides(form, outputs)
     return graph, as_written
 

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 
+_as_strided = torch.ops.aten.as_strided.default
+
+
 @dataclasses.dataclass(frozen=True)
 class Outputs:
     """
@@ -201,6 +204,24 @@ def check_graph(graph: torch.fx.GraphModule) -> None:
     """
     _check_writes_kept(graph)
     _check_no_writes(graph)
+
+
+def check_layouts_read(graph: torch.fx.GraphModule, alone: bool) -> None:
+    """
+    Raises CandidateError for ``as_strided`` of what neighbours compute, or of a view of what is
+    computed: generated code may have laid that out otherwise than it was traced.
+
+    Args:
+        alone: whether all that is computed is the candidate's own.
+    """
+    for node in graph.graph.find_nodes(op="call_function", target=_as_strided):
+        memory = memory_of(node.args[0])
+        is_own = alone and memory is node.args[0]
+        if memory.op == "call_function" and not is_own:
+            raise CandidateError(
+                "it reads with as_strided what is computed, whose layout generated code "
+                "may change"
+            )
 
 
 def _check_writes_kept(graph: torch.fx.GraphModule) -> None:

@@ -30,11 +30,16 @@ _WITHOUT_STATE = ("torch", "math", "operator", "builtins", "itertools", "typing"
 # Builtins and functions of torch that read or change what is no argument.
 _WITH_EFFECTS = frozenset(
     [
+        "__array__",
         "__class__",
         "__import__",
+        "_base",
+        "_is_view",
+        "_version",
         "backends",
         "breakpoint",
         "config",
+        "data_ptr",
         "default_generator",
         "delattr",
         "environ",
@@ -57,6 +62,7 @@ _WITH_EFFECTS = frozenset(
         "load",
         "locals",
         "manual_seed",
+        "numpy",
         "open",
         "print",
         "save",
@@ -68,8 +74,38 @@ _WITH_EFFECTS = frozenset(
         "set_grad_enabled",
         "set_num_threads",
         "setattr",
+        "storage_offset",
+        "tolist",
+        "untyped_storage",
         "use_deterministic_algorithms",
         "vars",
+    ]
+)
+# Compiled code has random numbers of its own, others than a body that is called.
+_OF_CHANCE = frozenset(
+    [
+        "alpha_dropout",
+        "bernoulli",
+        "bernoulli_",
+        "cauchy_",
+        "dropout",
+        "exponential_",
+        "feature_dropout",
+        "geometric_",
+        "log_normal_",
+        "multinomial",
+        "normal",
+        "normal_",
+        "poisson",
+        "rand",
+        "rand_like",
+        "randint",
+        "randint_like",
+        "randn",
+        "randn_like",
+        "random_",
+        "randperm",
+        "uniform_",
     ]
 )
 _STORES = ("STORE_ATTR", "DELETE_ATTR", "STORE_GLOBAL", "DELETE_GLOBAL")
@@ -130,7 +166,7 @@ def _is_stateful(value: Any, seen: set[int]) -> bool:
 def _does_more(code: types.CodeType) -> bool:
     """Whether code by itself does more than computing, or names what is no argument."""
     told = _OF_OBJECTS.intersection(operands_of(code, "LOAD_GLOBAL", "LOAD_NAME"))
-    named = _WITH_EFFECTS & names_in(code)
+    named = (_WITH_EFFECTS | _OF_CHANCE) & names_in(code)
     return bool(told or named or operands_of(code, *_STORES))
 
 

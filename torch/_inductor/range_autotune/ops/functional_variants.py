@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _NAMESPACE = "inductor_functional"
 # The variants' last parameter: which of what is written nobody has written before, by place.
-UNWRITTEN = "unwritten"
+UNWRITTEN = "inductor_unwritten"  # no name that an op has for its own
 _library = torch.library.Library(_NAMESPACE, "DEF")
 _ops = getattr(torch.ops, _NAMESPACE)
 # The op that writes, by name of its variant.

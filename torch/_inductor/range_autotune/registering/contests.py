@@ -287,6 +287,6 @@ def _check_dispatch_on(dispatch_on: dict[str, Any]) -> int | None:
         size = dispatch_on.get(key)
         if size is not None and (type(size) is not int or size <= 0):
             raise ValueError(
-                f"dispatch_on['{key}'] must be a positive integer, got {size}"
+                f"dispatch_on['{key}'] must be a positive integer, got {size!r}"
             )
     return dispatch_on.get("range_upper_bound", dispatch_on.get("unbounded_size"))

@@ -23,7 +23,16 @@ _POSITIONAL = (
 )
 # By number, as in c10's enumerations.
 _KINDS = {
-    "Layout": (torch.strided, torch.sparse_coo, torch.sparse_csr),
+    "Layout": (
+        torch.strided,
+        torch.sparse_coo,
+        torch.sparse_csr,
+        torch._mkldnn,  # type: ignore[missing-attribute]  # has no stub
+        torch.sparse_csc,
+        torch.sparse_bsr,
+        torch.sparse_bsc,
+        torch.jagged,  # type: ignore[missing-attribute]  # has no stub
+    ),
     "MemoryFormat": (
         torch.contiguous_format,
         torch.preserve_format,
