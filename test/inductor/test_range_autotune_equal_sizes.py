@@ -134,10 +134,10 @@ class TestModels(OpTestCase):
     def setUp(self):
         super().setUp()
         torch._dynamo.reset()
-        self.op = self.define_op("op(Tensor x, Tensor y) -> Tensor")
+        self.op = self.define_op("pair(Tensor x, Tensor y) -> Tensor")
         self.called = []
-        self._library.impl("op", self.kernel, "CPU")
-        self._library.impl("op", lambda x, y: torch.empty_like(x), "Meta")
+        self._library.impl("pair", self.kernel, "CPU")
+        self._library.impl("pair", lambda x, y: torch.empty_like(x), "Meta")
         self.enterContext(config.patch(fx_graph_cache=False))
 
     def kernel(self, x, y):
@@ -196,7 +196,7 @@ class TestModels(OpTestCase):
         self.assertEqual(warnings, [])
         self.assertRegex(
             log,
-            r"op_autotuned: implementations need equal sizes, (s\d+) = (s\d+) "
+            r"pair_autotuned: implementations need equal sizes, (s\d+) = (s\d+) "
             r"\(y\.shape\[0\] is \1, x\.shape\[0\] is \2\)",
         )
         if not cpp_wrapper:  # neighbours are in the branches, be sizes equal or not
@@ -308,13 +308,13 @@ class TestModels(OpTestCase):
         self.check(compiled, model, (3, 3), (70, 70), (3, 4))
 
     def test_written_in_place(self):
-        op = self.define_op("op_(Tensor(a!) x, Tensor y) -> ()")
+        op = self.define_op("pair_(Tensor(a!) x, Tensor y) -> ()")
 
         def write(x, y):
             x.copy_(self.expected(x, y))
 
-        self._library.impl("op_", write, "CPU")
-        self._library.impl("op_", lambda x, y: None, "Meta")
+        self._library.impl("pair_", write, "CPU")
+        self._library.impl("pair_", lambda x, y: None, "Meta")
         self.op = op
         self.register_two(
             lambda x, y: (x.mul_(y), None)[1], lambda x, y: (x.copy_(y * x), None)[1]
