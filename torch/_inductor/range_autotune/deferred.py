@@ -45,13 +45,10 @@ class DeferredBuffer(ir.MultiTemplateBuffer):
         choices = [
             FusedChoiceCaller(tuning, index, layout) for index in tuning.standing.traced
         ]
+        inputs = tuning.called.site.inputs
         super().__init__(
             layout=layout,
-            inputs=[
-                box
-                for box in tuning.called.site.inputs
-                if isinstance(box, ir.TensorBox)
-            ],
+            inputs=[box for box in inputs if isinstance(box, ir.TensorBox)],
             choice_timings_fn=lambda _: {c: c.time_ms() for c in choices},
             unfiltered_choices=[*choices],
             allowed_prologue_inps=OrderedSet(),
@@ -89,12 +86,11 @@ class _Waiting:
         # Nor are calls of these tuned in what was chosen: it may be called by them itself.
         calls = (call.op for call in tuning.site.calls)
         self._not_tuned = {*V.active_user_lowering_ops, *calls}
-        for (
-            box
-        ) in tuning.called.site.written_inputs:  # who reads it as it was comes before
+        called = tuning.called
+        for box in called.site.written_inputs:  # who reads it as it was comes before
             V.graph.mark_buffer_mutated(box.get_name())
         self.stand_ins = [
-            DeferredBuffer(layout, self) for layout in tuning.called.outputs.layouts
+            DeferredBuffer(layout, self) for layout in called.outputs.layouts
         ]
 
     def resolve(self) -> None:

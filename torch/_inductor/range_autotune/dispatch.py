@@ -105,21 +105,17 @@ def emit_dispatch(
     """
     site, outputs, otherwise = tuning.site, tuning.outputs, tuning.otherwise
     called = tuning.called.site
-    symbols = called.symbols()
-    operands = [*symbols, *called.inputs]
+    operands = [*called.symbols(), *called.inputs]
     known = tuning.source.branches
     branches = [
-        _known_branch(s.value, symbols, operands, site, outputs, known)
-        for s in segments
+        _known_branch(s.value, operands, site, outputs, known) for s in segments
     ]
     starts = [int(s.sizes.start) for s in segments[1:]]
     tests = 0 if tuning.size is None else size_tests(tuning.size, starts)
     if otherwise:
         tests = distance(otherwise.equal), 1, tests, len(branches)
         branches.append(
-            _known_branch(
-                otherwise.traced, symbols, operands, called, otherwise.outputs, known
-            )
+            _known_branch(otherwise.traced, operands, called, otherwise.outputs, known)
         )
     made = called.without_written(tuning.called.outputs.tensors)
     written = called.written_inputs
@@ -129,7 +125,6 @@ def emit_dispatch(
 
 def _known_branch(
     winner: TracedCandidate,
-    symbols: Sequence[sympy.Symbol],
     operands: Sequence[Any],
     site: CallSite,
     outputs: Outputs,
@@ -137,28 +132,24 @@ def _known_branch(
 ) -> ir.Subgraph:
     """The branch of an equal call site where it becomes a function, else a new one."""
     if V.graph.cpp_wrapper or V.graph.aot_mode:  # written in place
-        return _branch(winner, symbols, operands, site, outputs)
+        return _branch(winner, operands, site, outputs)
     unaligned = [is_unaligned(operand) for operand in operands]
     patches = sorted(_config_of_kernels(winner).items())
     how = str(patches), winner.known, tuple(winner.hints.items())
     key = id(V.graph), id(winner.graph), tuple(unaligned), *how
     if key not in known:
         # With the graph, for that its id is no other's.
-        branch = _branch(winner, symbols, operands, site, outputs)
-        known[key] = winner.graph, branch
+        known[key] = winner.graph, _branch(winner, operands, site, outputs)
     return known[key][1]
 
 
 def _branch(
-    winner: TracedCandidate,
-    symbols: Sequence[sympy.Symbol],
-    operands: Sequence[Any],
-    site: CallSite,
-    outputs: Outputs,
+    winner: TracedCandidate, operands: Sequence[Any], site: CallSite, outputs: Outputs
 ) -> ir.Subgraph:
     """The winner's graph, lowered as what runs in its range of sizes."""
     patches = winner.candidate.config_patches
     name = f"size_branch_{next(_branch_numbers)}"
+    symbols = operands[: len(operands) - len(site.inputs)]
     gm, fakes = _with_symbols(winner.lowered, symbols, site)
     made = site.without_written(outputs.tensors)
     known, hints = winner.known, winner.hints

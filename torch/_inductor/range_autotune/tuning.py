@@ -44,6 +44,7 @@ class Otherwise:
     Args:
         equal: sizes that what is tuned needs to be.
         site: as it is called, with a symbol for each of them.
+        traced: the op itself, there.
         outputs: what the op returns there.
     """
 

@@ -98,8 +98,8 @@ def trace_candidates(
         candidate = standing.candidates[index]
         entered = tuple(r for r in standing.ranges if standing.enters(index, r))
         whole = _trace_in(tuning, candidate, entered)
-        equal = _needed_equal(tuning, whole)
-        if equal and unhelped is not None and index not in unhelped:
+        may_need = unhelped is not None and index not in unhelped
+        if may_need and (equal := _needed_equal(tuning, whole)):
             return NeedsEqualSizes(equal, index)
         pieces = _trace_in_pieces(tuning, candidate, whole, edges)
         reasons = [p.result for p in pieces if isinstance(p.result, Rejection)]
@@ -120,6 +120,7 @@ def trace_candidates(
 
 
 def _needed_equal(tuning: Tuning, piece: _Piece) -> EqualSizes:
+    """What would answer the question that a candidate is out for, see ``needed_equal``."""
     if isinstance(piece.result, TracedCandidate) or piece.result.question is None:
         return ()
     return needed_equal(piece.result.question.condition, tuning.size)
