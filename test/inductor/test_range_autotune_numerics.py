@@ -32,8 +32,10 @@ from torch._inductor.range_autotune.measuring.calls import Runners
 from torch._inductor.range_autotune.measuring.conclusions import judge
 from torch._inductor.range_autotune.measuring.numerics import (
     allowed_difference,
+    differ_widely,
     find_mismatch,
     relative_difference,
+    rounded_otherwise,
 )
 from torch._inductor.range_autotune.registration import Candidate, TuningOptions
 from torch._inductor.range_autotune.sizes.size_points import SizePoint
@@ -84,6 +86,40 @@ class TestComparison(TestCase):
         self.assertEqual(relative_difference(torch.ones(0), torch.ones(0)), 0.0)
         self.assertEqual(relative_difference(torch.zeros(2), torch.zeros(2)), 0.0)
         self.assertEqual(relative_difference(torch.ones(2), torch.zeros(2)), math.inf)
+
+    def test_wide_differences(self):
+        expected = torch.arange(1000, dtype=torch.int32) % 100
+        few, one = expected.clone(), expected + (expected == 7)
+        few[:20] += 50
+        wide = expected.clone()
+        wide[:40] += 50
+        self.assertFalse(differ_widely([expected], [expected], 0.0))
+        self.assertFalse(differ_widely([few, one], [expected, expected], 0.0))
+        self.assertTrue(differ_widely([one, wide], [expected, expected], 0.0))
+        # Whole steps, as narrow types in front of them make: each by 1 of 99.
+        self.assertTrue(differ_widely([expected + 1], [expected], 0.0))
+        self.assertFalse(differ_widely([expected + 1], [expected], 5e-2))
+        self.assertFalse(differ_widely([torch.ones(0)], [torch.ones(0)], 0.0))
+        nan = torch.full((64,), math.nan)
+        self.assertTrue(differ_widely([nan], [torch.ones(64)], 0.5))
+        self.assertFalse(differ_widely([nan], [nan], 0.0))
+
+    @parametrize(
+        "dtype", (torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.complex64)
+    )
+    def test_rounded_otherwise(self, dtype):
+        values = torch.linspace(1, 8, 12).reshape(3, 4).to(dtype)
+        other = rounded_otherwise(values)
+        self.assertEqual((other.dtype, other.shape), (dtype, values.shape))
+        wide = torch.complex128 if dtype.is_complex else torch.float64
+        off = other.to(wide).real / values.to(wide).real - 1
+        eps = torch.finfo(dtype).eps
+        self.assertTrue((off.flatten()[::2] < 0).all())
+        self.assertTrue((off.flatten()[1::2] > 0).all())
+        self.assertTrue((off.abs() <= 3 * eps).all())
+
+    def test_integers_are_not_rounded(self):
+        self.assertEqual(rounded_otherwise(torch.arange(4)), torch.arange(4))
 
     def test_message(self):
         good, bad = torch.tensor([4.0]), torch.tensor([3.0])
@@ -174,6 +210,23 @@ class TestCheck(TestCase):
             (warning,) = warnings
             self.assertIn("'wrong' is left out: output 0 differs", warning)
 
+    def test_generated_code_at_fault_among_neighbours(self):
+        """What is called eagerly is right, and what is made of the traced graph is not."""
+
+        def astray(x):
+            return x * (2 if type(x) is torch.Tensor else 3)
+
+        _, warnings = self.result_and_warnings(
+            "astray",
+            dim_range=(2, 200),
+            around=lambda op, x: op(x) + 1,
+            bad=astray,
+            numerics_check="drop",
+        )
+        (warning,) = warnings
+        self.assertIn("'astray' is left out: output 0 differs", warning)
+        self.assertIn("by its generated code: called eagerly it does not", warning)
+
     def test_warn(self):
         _, warnings = self.result_and_warnings(1, numerics_check="warn")
         self.assertEqual(len(warnings), 1)
@@ -238,7 +291,7 @@ class TestCheck(TestCase):
         )
         raised = error("a call", 1.0) if error is TookTooLong else error("now")
         with mock.patch.object(comparing, "find_mismatch", side_effect=raised):
-            found = comparing.compare(tuning, runners, SizePoint(2, {}))
+            found = comparing.compare(tuning, runners)
         self.assertEqual(found[0].may_pass, error is not ValueError)
 
     @parametrize("first_differs", (False, True))

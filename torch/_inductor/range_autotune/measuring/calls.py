@@ -38,20 +38,24 @@ class Runners(dict[int, "Runner"]):
     One call of each candidate at a size, by index; all on the same inputs.
 
     Args:
+        inputs: in place of the call site's.
         restore: undoes what calls write to the inputs.
     """
 
     def __init__(
         self,
         calls: Mapping[int, Runner] | None = None,
+        inputs: Sequence[Any] = (),
         restore: Callable[[], None] = leave_inputs,
     ) -> None:
         super().__init__(calls or {})
+        self.inputs = inputs
         self.restore = restore
 
     def only(self, indices: Iterable[int]) -> Runners:
         """Those of some candidates."""
-        return Runners({index: self[index] for index in indices}, self.restore)
+        calls = {index: self[index] for index in indices}
+        return Runners(calls, self.inputs, self.restore)
 
     def results_of(self, index: int) -> Any:
         """What a candidate makes of the inputs as they were; raises what it does."""
@@ -109,7 +113,7 @@ def runners_at(
         for index, module in modules_in(standing, competing).items()
         if index not in failures
     }
-    return Runners(runners, restore), failures
+    return Runners(runners, inputs, restore), failures
 
 
 def modules_in(

@@ -7,23 +7,27 @@ from typing import Any, TYPE_CHECKING
 
 from torch.utils import _pytree as pytree
 
+import torch
+
 from ..candidate_indices import FALLBACK, FALLBACK_INDEX
 from ..candidates.candidate_calls import call_of_candidate
 from ..limits import call_candidate
 from ..times import Failure, failure_of
-from .calls import inputs_at
-from .numerics import find_mismatch
+from .numerics import (
+    allowed_difference,
+    differ_widely,
+    find_mismatch,
+    rounded_otherwise,
+)
 from .ranks import common_comparisons
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    import torch
+    from collections.abc import Mapping
 
     from ..call_site import CallSite
+    from ..candidates.candidate_calls import OpCall
     from ..registration import Candidate
-    from ..sizes.size_points import SizePoint
     from ..tuning import Tuning
     from .calls import Runners
     from .numerics import Comparison
@@ -31,9 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
 
-def compare(
-    tuning: Tuning, runners: Runners, point: SizePoint
-) -> Mapping[int, Comparison]:
+def compare(tuning: Tuning, runners: Runners) -> Mapping[int, Comparison]:
     """With the op itself, if asked to; the same on every rank."""
     if tuning.registration.options.numerics_check == "off":
         return {}
@@ -46,60 +48,107 @@ def compare(
     found = _comparisons(site, runners, expected)
     if tuning.ranks:
         return common_comparisons(found, tuning.ranks)
-    if site.body is None:
+    if site.body is None or not isinstance(expected, list):
         return found
     return {
-        index: _without_neighbours(tuning, index, point, result)
+        index: _own_fault(tuning, runners, index, expected, result)
         if isinstance(result, str)
         else result
         for index, result in found.items()
     }
 
 
-def _without_neighbours(
-    tuning: Tuning, index: int, point: SizePoint, mismatch: str
+def _own_fault(
+    tuning: Tuning,
+    runners: Runners,
+    index: int,
+    expected: list[torch.Tensor],
+    mismatch: str,
 ) -> Comparison:
     """
-    Whether results that differ do so before neighbours make something of them: rounded to
-    integers behind the op, two sums in another order may be a whole step apart.
+    What of a mismatch is a candidate's own fault, and not what neighbours make of rounding:
+    rounded to integers behind the op, two sums in another order may be a whole step apart.
     """
-    site, candidate = tuning.site, tuning.standing.traced[index].candidate
+    candidate = tuning.standing.traced[index].candidate
 
-    def call_ops() -> Comparison:
-        return _find_mismatch_of_ops(candidate, site, inputs_at(tuning, point))
+    def call_eagerly() -> Comparison:
+        eager = _EagerResults(tuning.site, candidate, runners)
+        if eager.mismatch_of_ops:
+            return eager.mismatch_of_ops
+        results = tuning.site.without_unread(runners.results_of(index))
+        if eager.blame_code(results, expected):
+            return f"{mismatch}, by its generated code: called eagerly it does not"
+        return None
 
     try:
-        return call_candidate(call_ops)
+        return call_candidate(call_eagerly)
     except Exception as e:
         log.debug("%s: no second opinion", tuning.name, exc_info=e)
         return mismatch
 
 
-def _find_mismatch_of_ops(
-    candidate: Candidate, site: CallSite, leaves: Sequence[Any]
-) -> str | None:
+class _EagerResults:
     """
-    What is wrong with what a candidate's implementations return, called eagerly with what
-    the ops are called with among their neighbours; None if nothing.
+    What a region computes with its ops called eagerly with the inputs of its runners, and
+    what it makes of the same values rounded in another way.
 
-    Args:
-        leaves: concrete, in place of the site's inputs.
+    Attributes:
+        mismatch_of_ops: what is wrong with what a candidate's implementations return,
+            before neighbours make something of it; None if nothing.
     """
-    found: list[str] = []
 
-    def compared(part: Candidate, call: CallSite) -> Callable[[dict[str, Any]], Any]:
+    def __init__(self, site: CallSite, candidate: Candidate, runners: Runners) -> None:
+        self.mismatch_of_ops: str | None = None
+        # Relative, in what the ops return: neighbours have it from there.
+        self._allowed = 0.0
+        with torch.no_grad():
+            runners.restore()
+            compared = map(self._compared, candidate.parts or (candidate,), site.calls)
+            self._expected = site.without_unread(site.run(runners.inputs, *compared))
+            if self.mismatch_of_ops:
+                return
+            runners.restore()
+            rounded = map(self._rounded_otherwise, site.calls)
+            self._rounded = site.without_unread(site.run(runners.inputs, *rounded))
+
+    def _compared(self, part: Candidate, call: CallSite) -> OpCall:
+        """Calls an op, and an implementation of it to be compared."""
+
         def call_op(values: dict[str, Any]) -> Any:
             expected = call_of_candidate(FALLBACK, call)(values)
             actual = call_of_candidate(part, call)(values)
-            both = (pytree.tree_leaves(x) for x in (actual, expected))
-            if mismatch := find_mismatch(*both):
-                found.append(mismatch)
+            results, wanted = map(_tensors_of, (actual, expected))
+            for tensor in wanted:
+                self._allowed = max(self._allowed, allowed_difference(tensor.dtype))
+            mismatch = find_mismatch(results, wanted)
+            self.mismatch_of_ops = self.mismatch_of_ops or mismatch
             return expected
 
         return call_op
 
-    site.run(leaves, *map(compared, candidate.parts or (candidate,), site.calls))
-    return found[0] if found else None
+    def _rounded_otherwise(self, call: CallSite) -> OpCall:
+        def call_op(values: dict[str, Any]) -> Any:
+            result = call_of_candidate(FALLBACK, call)(values)
+            return pytree.tree_map_only(torch.Tensor, rounded_otherwise, result)
+
+        return call_op
+
+    def blame_code(
+        self, results: list[torch.Tensor], expected: list[torch.Tensor]
+    ) -> bool:
+        """
+        Whether compiled results are far from the compiled op's, and neither the op called
+        eagerly nor another rounding among the same neighbours is.
+        """
+        return differ_widely(results, expected, self._allowed) and not (
+            differ_widely(self._rounded, self._expected, self._allowed)
+            or differ_widely(expected, self._expected, self._allowed)
+        )
+
+
+def _tensors_of(result: Any) -> list[torch.Tensor]:
+    leaves = pytree.tree_leaves(result)
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
 def _results_of_op(site: CallSite, runners: Runners) -> list[torch.Tensor] | Failure:

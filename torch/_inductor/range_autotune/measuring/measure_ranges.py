@@ -159,7 +159,7 @@ def _timed(
     tuning: Tuning, competing: ContestedRange, runners: Runners, point: SizePoint
 ) -> Findings:
     """What candidates take, and whether they do what the op does, if that is asked for."""
-    comparisons = compare(tuning, runners, point)
+    comparisons = compare(tuning, runners)
     wrong: dict[int, Failure] = {}
     drop = tuning.registration.options.numerics_check == "drop"
     if drop and point.purpose is Purpose.BEYOND:
@@ -218,7 +218,7 @@ def _called(tuning: Tuning, runners: Runners, point: SizePoint) -> Findings:
     what = f"it does not run at size {point.size} (if the model has none, say so with torch._check)"
     times = {i: t.of(what) if isinstance(t, Failure) else t for i, t in times.items()}
     run = runners.only(i for i, time in times.items() if isinstance(time, Timing))
-    return Findings(times, compare(tuning, run, point) if run else {})
+    return Findings(times, compare(tuning, run) if run else {})
 
 
 def _failure_of_op(tuning: Tuning, point: SizePoint) -> Failure | None:
