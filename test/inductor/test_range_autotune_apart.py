@@ -28,9 +28,9 @@ from torch._inductor.range_autotune.candidate_indices import (
     FALLBACK_INDEX,
     index_of_variant,
 )
+from torch._inductor.range_autotune.graphs.integer_division import check_divisors
 from torch._inductor.range_autotune.kernel_configs import kernel_config_ranges
 from torch._inductor.range_autotune.measuring import calls, measure_ranges
-from torch._inductor.range_autotune.measuring.integer_division import check_divisors
 from torch._inductor.range_autotune.neighbours.apart import keep_apart
 from torch._inductor.range_autotune.times import Timing
 

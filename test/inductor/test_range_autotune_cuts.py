@@ -1,5 +1,5 @@
 # Owner(s): ["module: inductor"]
-"""Tests of ``range_autotune.measuring.cuts``: times are made up."""
+"""Tests of ``range_autotune.measuring.cuts`` and ``sizes.probes``: times are made up."""
 
 import dataclasses
 import math
@@ -15,12 +15,13 @@ import torch
 from torch._inductor import config
 from torch._inductor.kernel.custom_op import CustomOpRangeConfig
 from torch._inductor.range_autotune.measuring import measure_ranges
-from torch._inductor.range_autotune.measuring.cuts import crossing, cut, widest
+from torch._inductor.range_autotune.measuring.cuts import cut
 from torch._inductor.range_autotune.ranges import (
     DimRange,
     representative_sizes,
     Segment,
 )
+from torch._inductor.range_autotune.sizes.probes import crossing, widest
 from torch._inductor.range_autotune.times import Failure, RangeTimes, Timing
 from torch._inductor.range_autotune.winners import ChoiceRules, choose_winners
 

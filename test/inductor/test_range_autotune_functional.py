@@ -31,7 +31,7 @@ from torch._inductor.range_autotune.candidates.traced_candidates import (
 )
 from torch._inductor.range_autotune.errors import CandidateError
 from torch._inductor.range_autotune.graphs.functional import arguments_written
-from torch._inductor.range_autotune.graphs.node_kinds import memory_of
+from torch._inductor.range_autotune.graphs.node_memory import memory_of
 from torch._inductor.range_autotune.graphs.symbolic_graphs import trace_subgraph
 from torch._inductor.range_autotune.registration import Candidate
 

@@ -11,7 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import torch
 from torch._inductor import config
 from torch._inductor.kernel.custom_op import CustomOpRangeConfig
-from torch._inductor.range_autotune.measuring.integer_division import (
+from torch._inductor.range_autotune.graphs.integer_division import (
     check_divisors,
     divides_integers,
 )

@@ -16,10 +16,7 @@ from torch._inductor import config
 from torch._inductor.kernel.custom_op import CustomOpRangeConfig
 from torch._inductor.range_autotune import dispatch
 from torch._inductor.range_autotune.candidate_indices import FALLBACK_INDEX
-from torch._inductor.range_autotune.kernel_configs import (
-    kernel_config_calls,
-    kernel_config_ranges,
-)
+from torch._inductor.range_autotune.kernel_configs import kernel_config_ranges
 from torch._inductor.range_autotune.kernel_configs.kernel_config_names import (
     KERNEL_CONFIGS_OPTION,
 )
@@ -33,9 +30,13 @@ from torch._inductor.range_autotune.kernel_configs.kernel_config_ranges import (
 from torch._inductor.range_autotune.kernel_configs.kernel_config_search import (
     ConfigSearch,
 )
-from torch._inductor.range_autotune.measuring import measure_ranges, recall
-from torch._inductor.range_autotune.measuring.cuts import _NEAR
+from torch._inductor.range_autotune.measuring import (
+    kernel_config_calls,
+    measure_ranges,
+    recall,
+)
 from torch._inductor.range_autotune.ranges import ANY_SIZE, DimRange, Segment
+from torch._inductor.range_autotune.sizes.probes import _NEAR
 from torch._inductor.range_autotune.times import Failure, RangeTimes, Timing
 from torch._inductor.range_autotune.winners import Winner
 

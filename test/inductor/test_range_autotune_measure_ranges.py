@@ -14,9 +14,8 @@ from torch.testing._internal.common_utils import (
 import torch
 from torch._inductor import config
 from torch._inductor.range_autotune.candidate_indices import FALLBACK_INDEX
-from torch._inductor.range_autotune.kernel_configs import kernel_config_calls
 from torch._inductor.range_autotune.measuring import calls as module_of_calls
-from torch._inductor.range_autotune.measuring import measure_ranges
+from torch._inductor.range_autotune.measuring import kernel_config_calls, measure_ranges
 from torch._inductor.range_autotune.measuring.calls import HeldInputs, Runners
 from torch._inductor.range_autotune.ranges import DimRange
 from torch._inductor.range_autotune.sizes import size_points

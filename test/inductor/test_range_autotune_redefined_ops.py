@@ -1,5 +1,5 @@
 # Owner(s): ["module: inductor"]
-"""Tests of ``range_autotune.registering.redefined_ops``."""
+"""Tests of ``range_autotune.ops.redefined_ops``."""
 
 import itertools
 

@@ -38,7 +38,7 @@ from torch._inductor.kernel.custom_op import (
     register_custom_op_autotuning,
 )
 from torch._inductor.range_autotune import deferred, regions
-from torch._inductor.range_autotune.graphs.node_kinds import REGION_WRITES
+from torch._inductor.range_autotune.graphs.node_memory import REGION_WRITES
 from torch._inductor.range_autotune.inputs import TensorSpec
 from torch._inductor.range_autotune.measuring import measure_ranges
 from torch._inductor.range_autotune.neighbours.region_inputs import (

@@ -17,10 +17,13 @@ import torch
 from torch._inductor import ir
 from torch._inductor.range_autotune.graphs.functional import arguments_written
 from torch._inductor.range_autotune.graphs.symbolic_graphs import (
-    free_symbols,
     inline_subgraph_to_ir_nodes,
 )
-from torch._inductor.range_autotune.sizes.guards import frozen_shapes, refused_question
+from torch._inductor.range_autotune.sizes.guards import (
+    frozen_shapes,
+    refused_question,
+    symbols_of,
+)
 
 
 aten = torch.ops.aten
@@ -199,12 +202,12 @@ class TestInline(GraphTestCase):
             inline_subgraph_to_ir_nodes(gm, [], "op")
         self.assertIs(V.graph.module, outer)
 
-    def test_free_symbols(self):
+    def test_symbols_of(self):
         s1 = self.symbol("s1", 6)
         view = self.tensor([4, 4], [s1, 1])
-        both = free_symbols([view, self.x, 2 * self.s0])
+        both = symbols_of([view, self.x, 2 * self.s0])
         self.assertEqual(both, sorted((self.s0, s1), key=str))
-        self.assertEqual(free_symbols([self.tensor([4])]), [])
+        self.assertEqual(symbols_of([self.tensor([4])]), [])
 
 
 if __name__ == "__main__":

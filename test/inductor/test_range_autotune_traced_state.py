@@ -18,9 +18,9 @@ from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
-from torch._inductor.range_autotune.candidates import traced_state
-from torch._inductor.range_autotune.candidates.traced_state import state_restored
 from torch._inductor.range_autotune.contents.content import content_digest, Unhashable
+from torch._inductor.range_autotune.ops import traced_state
+from torch._inductor.range_autotune.ops.traced_state import state_restored
 
 
 _tables = {}

@@ -33,8 +33,6 @@ from torch._inductor.range_autotune.contents.content import Unhashable
 from torch._inductor.range_autotune.errors import one_line
 from torch._inductor.range_autotune.graphs.graph_text import graph_text, SymbolNames
 from torch._inductor.range_autotune.graphs.symbolic_graphs import (
-    free_symbols,
-    inline_subgraph_to_ir_nodes,  # noqa: F401  # part of this module's interface
     trace_subgraph,
 )
 from torch._inductor.range_autotune.modules.subgraph_module import generate_module
@@ -45,7 +43,7 @@ from torch._inductor.range_autotune.modules.threads import (
     PYTHON_BUILDS_AST_IN_ONE_THREAD,
 )
 from torch._inductor.range_autotune.registering.signatures import implementation_name
-from torch._inductor.range_autotune.sizes.guards import replaced
+from torch._inductor.range_autotune.sizes.guards import replaced, symbols_of
 
 
 if TYPE_CHECKING:
@@ -114,7 +112,7 @@ class SubgraphChoiceCaller(ir.ChoiceCaller):
         self.gm = make_fx_graph(*self.example_inputs)
         ir.gm_original_output_strides(self.gm)
 
-        self.sym_inputs = free_symbols(input_nodes)
+        self.sym_inputs = symbols_of(input_nodes)
         self.sym_input_values = self._symbol_values(input_gen_fns or {})
         self.decomposition: Callable[..., Any] | None = None
         self.decomposition_kwargs: dict[str, Any] = {}

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from torch._inductor.range_autotune.candidates.traced_candidates import (
         TracedCandidate,
     )
-    from torch._inductor.range_autotune.measuring.numerics import NumericsCheck
+    from torch._inductor.range_autotune.registration import NumericsCheck
     from torch._inductor.range_autotune.tuning import Tuning
 
 __all__ = [

@@ -26,7 +26,6 @@ from .candidates.site_inputs import (
 from .errors import NotTunable
 from .graphs.graph_text import graph_text, node_numbers, SymbolNames, value_text
 from .graphs.node_kinds import is_conjugated, is_number
-from .graphs.symbolic_graphs import free_symbols
 from .neighbours.region_inputs import (
     places_given,
     unread_outputs,
@@ -34,7 +33,7 @@ from .neighbours.region_inputs import (
     written_outputs,
 )
 from .registering.signatures import all_arguments
-from .sizes.guards import replaced
+from .sizes.guards import replaced, symbols_of
 
 
 if TYPE_CHECKING:
@@ -289,7 +288,7 @@ class CallSite:
 
     def symbols(self) -> list[sympy.Symbol]:
         """All symbols in the inputs' sizes, strides and offsets, sorted."""
-        return free_symbols(self.inputs)
+        return symbols_of(self.inputs)
 
     def layout_text(self, symbols: SymbolNames) -> str:
         """

@@ -27,14 +27,14 @@ from .graphs.node_kinds import (
     is_seed,
     makes_random_numbers,
     moves_elements,
-    REGION_WRITES,
 )
+from .graphs.node_memory import REGION_WRITES
 from .graphs.symbolic_graphs import copied
 from .neighbours.dispatched_calls import dispatched_registration, may_depend_on_size
 from .neighbours.region_copies import is_free, with_copies
 from .neighbours.region_inputs import written_outputs
 from .neighbours.region_search import find_region, Reach, SubgraphBoundaryInfo
-from .registering.redefined_ops import follow_redefined_ops
+from .ops.redefined_ops import follow_redefined_ops
 from .writes.functional_calls import return_what_calls_write
 from .writes.in_place import nodes_of_call, write_in_place, writes_of_call
 from .writes.model_writes import write_places_only

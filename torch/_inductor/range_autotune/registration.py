@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, TYPE_CHECKING
+from typing import Any, get_args, Literal, TYPE_CHECKING
 
 from .registering.signatures import same_value
 
@@ -14,12 +14,15 @@ if TYPE_CHECKING:
 
     import torch
 
-    from .measuring.numerics import NumericsCheck
     from .ranges import DimRange
     from .registering.configs import CustomOpConfig
 
     InputGenFns = Mapping[str, Callable[[torch.Tensor], torch.Tensor]]
     ConfigGenerator = Callable[[dict[str, torch.Tensor]], Sequence[CustomOpConfig]]
+
+# Whether results that differ from the op's are looked for, and what becomes of who has some.
+NumericsCheck = Literal["off", "warn", "drop"]
+NUMERICS_CHECKS: tuple[NumericsCheck, ...] = get_args(NumericsCheck)
 
 
 @dataclasses.dataclass(frozen=True)

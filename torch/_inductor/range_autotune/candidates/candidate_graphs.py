@@ -35,13 +35,13 @@ from ..graphs.symbolic_graphs import trace_subgraph
 from ..graphs.write_ops import put_writes_last
 from ..limits import call_within
 from ..neighbours.apart import keep_apart, register_lowering_of_boundary
+from ..ops.candidate_calls import call_as_op, call_of_candidate, plain_body
 from ..ops.op_bodies import decompositions_without
 from ..registration import Candidate
 from ..settings import time_limit_s
 from ..sizes.guards import refused_question, without_optional_guards
 from ..sizes.known_sizes import knowing
 from ..sizes.narrowed_sizes import no_answer_kept
-from .candidate_calls import call_as_op, call_of_candidate, plain_body
 from .contract import (
     check_graph,
     check_layouts_read,
@@ -64,8 +64,8 @@ if TYPE_CHECKING:
     import sympy
 
     from ..call_site import CallSite
+    from ..ops.candidate_calls import OpCall
     from ..sizes.known_sizes import KnownSize
-    from .candidate_calls import OpCall
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 

@@ -21,7 +21,7 @@ from ..errors import CandidateError
 from ..graphs.captures import captured_tensors
 from ..graphs.control_flow import copy_for_output
 from ..graphs.functional import arguments_written
-from ..graphs.node_kinds import memory_of
+from ..graphs.node_memory import memory_of
 from ..graphs.write_ops import stands_for_write
 from ..sizes.guards import known_answer
 

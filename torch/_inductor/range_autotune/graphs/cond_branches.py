@@ -8,7 +8,7 @@ from typing import Any, TYPE_CHECKING
 import torch
 
 from .control_flow import copy_for_output
-from .node_kinds import memory_of
+from .node_memory import memory_of
 
 
 if TYPE_CHECKING:

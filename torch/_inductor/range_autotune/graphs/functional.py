@@ -19,8 +19,7 @@ from torch.utils import _pytree as pytree
 import torch
 
 from ...virtualized import V
-from ..ops.functional_variants import values_written
-from ..registering.signatures import arguments_by_name
+from ..registering.signatures import arguments_by_name, values_written
 from .captures import captures_to_inputs, fake_constant, inputs_to_captures
 from .control_flow import all_graphs, all_nodes
 

@@ -7,7 +7,6 @@ from typing import Any, TYPE_CHECKING
 
 from torch.fx.experimental.proxy_tensor import py_sym_types
 from torch.fx.experimental.symbolic_shapes import statically_known_true
-from torch.utils import _pytree as pytree
 from torch.utils._ordered_set import OrderedSet
 
 import torch
@@ -16,12 +15,12 @@ from ...inductor_prims import lookup_seed, prepare_softmax_online, random
 from ...utils import is_view as aliases
 from ...utils import should_fallback_by_default
 from ..registering.signatures import arguments_by_name
-from .functional import arguments_written, has_effects
+from .functional import has_effects
 from .write_ops import AS_VALUES, stands_for_write
 
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
 _aten = torch.ops.aten
 # Of elements in another order or shape, whatever their strides.
@@ -55,8 +54,6 @@ _INDEXED: dict[Any, tuple[str, str]] = {
 # As large as their first argument says.
 _EMPTY = (_aten.empty, _aten.empty_strided, _aten.empty_permuted)
 _FACTORIES = (_aten.full, _aten.scalar_tensor, torch.ops.prims.iota, *_EMPTY)
-# An attribute of what is called for a region in its graph: which arguments it writes to.
-REGION_WRITES = "_autotuned_region_writes"
 
 
 def is_number(node: torch.fx.Node) -> bool:
@@ -249,45 +246,18 @@ def _sources(node: torch.fx.Node) -> OrderedSet[torch.fx.Node]:
         if node in seen or is_number(node):
             continue
         seen.add(node)
-        is_same = shares_memory(node) or node.target is operator.getitem
-        if is_same or is_pointwise(node) or makes_random_numbers(node):
+        if _is_part_or_alias(node) or is_pointwise(node) or makes_random_numbers(node):
             left += node.all_input_nodes
         else:
             found.add(node)
     return found
 
 
-def shares_memory(node: torch.fx.Node) -> bool:
-    """Whether a node's value is in the memory of one that it reads."""
+def _is_part_or_alias(node: torch.fx.Node) -> bool:
     target = node.target
     if isinstance(target, torch._ops.OpOverload):
         return aliases(target)
-    return target is operator.getitem and not _is_part_apart(node)
-
-
-def _is_part_apart(part: torch.fx.Node) -> bool:
-    """Whether what a part is of returns tensors that each have memory of their own."""
-    call: Any = part
-    while call.target is operator.getitem:
-        call = call.args[0]
-    if isinstance(call.target, torch._ops.OpOverload):
-        return not aliases(call.target)
-    return hasattr(call.target, REGION_WRITES)
-
-
-def memory_of(node: torch.fx.Node) -> torch.fx.Node:
-    """The node whose value has memory of its own, in which a node's value is."""
-    while shares_memory(node):
-        node = node.all_input_nodes[0]
-    return node
-
-
-def aliases_of(memory: torch.fx.Node) -> Iterator[torch.fx.Node]:
-    """A node, and all that are views of it."""
-    yield memory
-    for user in memory.users:
-        if shares_memory(user) and user.all_input_nodes[0] is memory:
-            yield from aliases_of(user)
+    return target is operator.getitem
 
 
 def has_generated_code(node: torch.fx.Node) -> bool:
@@ -313,36 +283,9 @@ def _is_called_eagerly(node: torch.fx.Node) -> bool:
     )
 
 
-def memory_written(node: torch.fx.Node) -> set[torch.fx.Node] | None:
-    """
-    The memory that a node writes to, see ``memory_of``: nodes are not moved past that
-    unseen. None if it cannot be told.
-    """
-    target: Any = node.target
-    if isinstance(target, torch._ops.OpOverload):
-        tensors = tensors_written(node)
-    elif node.op != "call_function" or target is operator.getitem or is_number(node):
-        tensors = ()
-    elif hasattr(target, REGION_WRITES):
-        tensors = [node.args[at] for at in getattr(target, REGION_WRITES)]
-    else:
-        return None
-    return {*map(memory_of, tensors)}
-
-
-def tensors_written(node: torch.fx.Node) -> Sequence[Any]:
-    """The nodes of what an op or a Triton kernel writes to, or stands for a write to."""
-    return node.args[:1] if stands_for_write(node) else arguments_written(node)
-
-
 def has_effects_as_lowered(node: torch.fx.Node) -> bool:
     """Whether a node is more than its value, if only where it is lowered."""
     return stands_for_write(node) or has_effects(node)
-
-
-def reads_from(node: torch.fx.Node, memory: Collection[torch.fx.Node]) -> bool:
-    """Whether a node is given something in some memory, see ``memory_of``."""
-    return bool(memory) and any(memory_of(i) in memory for i in node.all_input_nodes)
 
 
 def readers(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
@@ -370,56 +313,6 @@ def is_conjugated(node: torch.fx.Node) -> bool:
     return isinstance(value, torch.Tensor) and (value.is_conj() or value.is_neg())
 
 
-def readers_of_memory(value: Any) -> Iterator[torch.fx.Node]:
-    """
-    The nodes that are given a value's memory, whatever the view of it, in their order; but for
-    those that stand for writes to it.
-    """
-    memory = memory_of(value)
-    for node in memory.graph.nodes:
-        if not is_any_view(node) and any(
-            memory_of(given) is memory for given in _given(node)
-        ):
-            yield node
-
-
-def reads_of(
-    memory: torch.fx.Node, nodes: Iterable[torch.fx.Node]
-) -> Iterator[torch.fx.Node]:
-    """The nodes in a value's memory that are read, however far back, for what nodes return."""
-    found = dict.fromkeys(nodes)
-    left = [*found]
-    for node in left:  # grows
-        if memory_of(node) is memory:
-            yield node
-            continue
-        left += [read for read in node.all_input_nodes if read not in found]
-        found.update(dict.fromkeys(node.all_input_nodes))
-
-
-def _given(node: torch.fx.Node) -> list[torch.fx.Node]:
-    """What a node is given, but for what it stands for a write to."""
-    if not stands_for_write(node):
-        return node.all_input_nodes
-    to, *others = node.args
-    leaves = pytree.tree_leaves(others)
-    return [x for x in leaves if isinstance(x, torch.fx.Node) and x is not to]
-
-
 def parts_of(call: torch.fx.Node) -> list[torch.fx.Node]:
     """The nodes that take one of several results of a call."""
     return [user for user in call.users if user.target is operator.getitem]
-
-
-def users_of_memory(memory: torch.fx.Node) -> set[torch.fx.Node]:
-    """The nodes that are given a node or a view of it; views, too."""
-    return {user for alias in aliases_of(memory) for user in alias.users}
-
-
-def writers_of_memory(memory: torch.fx.Node) -> list[torch.fx.Node]:
-    """The nodes whose ops write to a node's memory."""
-    return [
-        user
-        for user in users_of_memory(memory)
-        if memory in map(memory_of, arguments_written(user))
-    ]

@@ -7,7 +7,6 @@ import functools
 import logging
 from typing import Any, TYPE_CHECKING
 
-import sympy
 from torch._C._dynamo.eval_frame import set_fullgraph_compiled_frame_count
 from torch._dynamo import config as dynamo_config
 from torch.fx.experimental.symbolic_shapes import resolve_unbacked_bindings
@@ -16,11 +15,11 @@ from torch.fx.traceback import preserve_node_meta
 import torch
 
 from ...virtualized import V
-from ..sizes.guards import frozen_shapes, replaced
+from ..sizes.guards import frozen_shapes
 from .captures import CapturesAsConstants, constants_may_be_real
 from .cond_branches import with_tuples
 from .functional import functionalized, has_effects
-from .node_kinds import aliases_of, writers_of_memory
+from .node_memory import aliases_of, writers_of_memory
 from .write_ops import OWN
 
 
@@ -193,16 +192,3 @@ def read_instead(node: torch.fx.Node, other: torch.fx.Node) -> list[torch.fx.Nod
     for view in views:
         view.meta["val"] = value_of(view)
     return views
-
-
-def free_symbols(nodes: Sequence[Any]) -> list[sympy.Symbol]:
-    """The symbols in sizes, strides and offsets of IR tensors and in sympy expressions."""
-    found: set[sympy.Symbol] = set()
-    for node in nodes:
-        if isinstance(node, sympy.Basic):
-            exprs: tuple[Any, ...] = (node,)
-        else:
-            exprs = (*node.get_size(), *node.get_stride(), node.get_layout().offset)
-        for expr in exprs:
-            found |= replaced(expr).free_symbols  # type: ignore[arg-type]  # typed Basic
-    return sorted(found, key=lambda symbol: symbol.name)

@@ -14,15 +14,8 @@ import itertools
 import math
 from typing import TYPE_CHECKING, TypeVar
 
-from ..measuring.cuts import (
-    crossing,
-    is_wide,
-    pieces,
-    widest,
-    widest_change,
-    with_probes,
-)
 from ..ranges import DimRange, fill_gaps, Segment
+from ..sizes.probes import crossing, is_wide, pieces, widest, widest_change, with_probes
 from ..times import Failure, Timing
 from ..winners import KernelConfigs, Winner
 

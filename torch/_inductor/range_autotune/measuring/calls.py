@@ -7,13 +7,13 @@ from typing import Any, TYPE_CHECKING
 
 from ... import config
 from ..errors import one_line
+from ..graphs.integer_division import check_divisors
 from ..inputs import make_inputs
 from ..limits import call_candidate, is_out_of_memory
 from ..sizes.guards import replaced
 from ..sizes.size_conditions import may_hold
 from ..sizes.size_points import Purpose, SizePoint, values_of
 from ..times import Failure
-from .integer_division import check_divisors
 from .trial_process import try_in_process
 
 

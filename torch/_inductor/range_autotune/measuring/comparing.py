@@ -10,8 +10,8 @@ from torch.utils import _pytree as pytree
 import torch
 
 from ..candidate_indices import FALLBACK, FALLBACK_INDEX
-from ..candidates.candidate_calls import call_of_candidate
 from ..limits import call_candidate
+from ..ops.candidate_calls import call_of_candidate
 from ..times import Failure, failure_of
 from .numerics import (
     allowed_difference,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ..call_site import CallSite
-    from ..candidates.candidate_calls import OpCall
+    from ..ops.candidate_calls import OpCall
     from ..registration import Candidate
     from ..tuning import Tuning
     from .calls import Runners

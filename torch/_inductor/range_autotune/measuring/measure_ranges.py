@@ -8,18 +8,13 @@ from typing import Any, TYPE_CHECKING
 
 from ... import config
 from ..candidate_indices import FALLBACK, FALLBACK_INDEX
-from ..candidates.candidate_calls import call_of_candidate
 from ..errors import one_line
 from ..inputs import have_memory
-from ..kernel_configs.kernel_config_calls import (
-    caller_ahead,
-    compare_configs,
-    settle_on_configs,
-)
 from ..kernel_configs.kernel_config_search import ConfigSearch
 from ..limits import call_candidate, is_out_of_memory
 from ..measure import call_once, synchronize, time_candidates
 from ..modules import compiling
+from ..ops.candidate_calls import call_of_candidate
 from ..sizes.size_points import Purpose
 from ..standing import LEFT_OUT_ELSEWHERE
 from ..times import Failure, failure_of, Findings, Times, Timing
@@ -39,6 +34,11 @@ from .conclusions import (
     reject_failures,
 )
 from .in_step import call_in_step, time_in_step
+from .kernel_config_calls import (
+    caller_ahead,
+    compare_configs,
+    settle_on_configs,
+)
 from .measuring_points import schedule
 from .ranks import common_to_all_ranks
 from .recall import may_have_kernel_configs, remember

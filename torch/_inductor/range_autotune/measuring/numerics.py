@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from typing import Literal, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 
     # What is wrong with a candidate's results, None if nothing; or why they were not compared.
     Comparison = str | Failure | None
-
-NumericsCheck = Literal["off", "warn", "drop"]
-NUMERICS_CHECKS: tuple[NumericsCheck, ...] = ("off", "warn", "drop")
 
 # Allowed difference relative to the largest value: sums in another order differ by some
 # multiples of the type's resolution; wrong results by far more.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ..graphs.integer_division import divides_integers
 from ..graphs.node_kinds import (
     is_computed_from_stored,
     is_gather,
@@ -15,12 +16,10 @@ from ..graphs.node_kinds import (
     is_row_reduction,
     is_view,
     makes_random_numbers,
-    memory_of,
     moves_elements,
     readers,
-    reads_from,
 )
-from ..measuring.integer_division import divides_integers
+from ..graphs.node_memory import memory_of, reads_from
 from ..ops.plain_bodies import is_generated
 from ..settings import fusion_types
 from ..writes.in_place import are_of_one_call

@@ -14,9 +14,9 @@ from ..graphs.node_kinds import (
     is_made_of_sizes,
     is_pointwise,
     is_view,
-    memory_of,
     readers,
 )
+from ..graphs.node_memory import memory_of
 
 
 if TYPE_CHECKING:

@@ -12,15 +12,8 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 import torch
 
-from ..graphs.node_kinds import (
-    aliases_of,
-    indexed,
-    is_any_view,
-    is_given,
-    is_number,
-    is_view,
-    memory_of,
-)
+from ..graphs.node_kinds import indexed, is_any_view, is_given, is_number, is_view
+from ..graphs.node_memory import aliases_of, memory_of, values_read
 from ..graphs.write_ops import stands_for_write
 from ..writes.memory_layout import share_elements
 
@@ -124,13 +117,3 @@ def updated_inputs(graph: torch.fx.Graph) -> set[int]:
     inputs = graph.find_nodes(op="placeholder")
     read = {memory_of(value) for node in graph.nodes for value in values_read(node)}
     return {at for at in written_outputs(graph).values() if inputs[at] in read}
-
-
-def values_read(node: torch.fx.Node) -> list[torch.fx.Node]:
-    """The nodes whose values it takes to compute a node, not only their layout."""
-    if node.op != "call_function" or is_any_view(node) or stands_for_write(node):
-        return []
-    is_copy = node.target is torch.ops.aten.copy.default
-    return [
-        read for read in node.all_input_nodes if not (is_copy and read is node.args[0])
-    ]

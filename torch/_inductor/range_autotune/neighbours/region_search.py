@@ -15,11 +15,9 @@ from ..graphs.node_kinds import (
     is_any_view,
     is_pointwise,
     is_view,
-    memory_of,
-    memory_written,
     readers,
-    reads_from,
 )
+from ..graphs.node_memory import memory_of, memory_written, reads_from
 from ..settings import fusion_types, most_steps
 from ..writes.in_place import writes_of_call
 from ..writes.region_writes import (

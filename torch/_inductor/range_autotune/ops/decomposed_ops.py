@@ -17,10 +17,10 @@ from ...decomposition import select_decomp_table
 from ...lowering import fallback_handler, lowerings
 from ..call_site import CallSite
 from ..candidate_indices import FALLBACK
-from ..candidates.candidate_calls import call_of_candidate
 from ..errors import NotTunable, one_line
 from ..graphs.symbolic_graphs import inline_subgraph_to_ir_nodes, trace_subgraph
 from ..registry import registrations_in_force
+from .candidate_calls import call_of_candidate
 from .op_bodies import decompositions_without
 
 

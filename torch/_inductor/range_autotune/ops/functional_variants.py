@@ -18,7 +18,7 @@ import torch
 
 from ..contents.content import digest
 from ..graphs.write_ops import OWN
-from ..registering.signatures import argument_names
+from ..registering.signatures import argument_names, written_arguments
 
 
 if TYPE_CHECKING:
@@ -32,22 +32,6 @@ _ops = getattr(torch.ops, _NAMESPACE)
 # The op that writes, by name of its variant.
 _mutable: dict[str, torch._ops.OpOverload] = {}
 _defining = threading.Lock()
-
-
-def written_arguments(op: torch._ops.OpOverload) -> list[str]:
-    """The arguments that an op writes to."""
-    return [a.name for a in op._schema.arguments if a.is_write]
-
-
-def values_written(op: torch._ops.OpOverload, given: Mapping[str, Any]) -> list[Any]:
-    """
-    What a call of an op writes to, flat; without arguments that are None.
-
-    Args:
-        given: what it is called with, by name.
-    """
-    written = [given.get(name) for name in written_arguments(op)]
-    return [value for value in pytree.tree_leaves(written) if value is not None]
 
 
 def check_has_variant(op: torch._ops.OpOverload) -> None:

@@ -24,7 +24,6 @@ from ... import config
 from ...utils import is_pointwise_use
 from ...utils import is_view as is_view_op
 from ...virtualized import V
-from ..candidates.candidate_calls import call_as_op, call_implementation, plain_body
 from ..errors import one_line
 from ..graphs.node_kinds import has_generated_code
 from ..graphs.symbolic_graphs import trace_subgraph
@@ -32,6 +31,7 @@ from ..limits import call_within
 from ..registering.signatures import all_arguments
 from ..registry import registration_of
 from ..settings import fusion_types, time_limit_s
+from .candidate_calls import call_as_op, call_implementation, plain_body
 
 
 if TYPE_CHECKING:

@@ -16,9 +16,8 @@ from typing import Any, TYPE_CHECKING
 
 import torch
 
-from ..measuring.numerics import NUMERICS_CHECKS
 from ..ranges import as_int
-from ..registration import TuningOptions
+from ..registration import NUMERICS_CHECKS, TuningOptions
 from .signatures import argument_names, may_hold_tensors
 
 

@@ -11,6 +11,8 @@ import functools
 import inspect
 from typing import Any, TYPE_CHECKING
 
+from torch.utils import _pytree as pytree
+
 import torch
 
 
@@ -75,6 +77,22 @@ def all_arguments(
 def argument_names(op: torch._ops.OpOverload) -> list[str]:
     """The op's parameters, in its order."""
     return [argument.name for argument in op._schema.arguments]
+
+
+def written_arguments(op: torch._ops.OpOverload) -> list[str]:
+    """The arguments that an op writes to."""
+    return [a.name for a in op._schema.arguments if a.is_write]
+
+
+def values_written(op: torch._ops.OpOverload, given: Mapping[str, Any]) -> list[Any]:
+    """
+    What a call of an op writes to, flat; without arguments that are None.
+
+    Args:
+        given: what it is called with, by name.
+    """
+    written = [given.get(name) for name in written_arguments(op)]
+    return [value for value in pytree.tree_leaves(written) if value is not None]
 
 
 def is_tensor_argument(argument: torch._C.Argument) -> bool:

@@ -28,7 +28,7 @@ from .rounded_sizes import holds, known_quotient
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
@@ -65,6 +65,19 @@ def replaced(expr: Any) -> sympy.Expr:
     tensors and generated code know only those that replace them.
     """
     return V.graph.sizevars.shape_env.replace(sympy.sympify(expr))
+
+
+def symbols_of(nodes: Sequence[Any]) -> list[sympy.Symbol]:
+    """The symbols in sizes, strides and offsets of IR tensors and in sympy expressions."""
+    found: set[sympy.Symbol] = set()
+    for node in nodes:
+        if isinstance(node, sympy.Basic):
+            exprs: tuple[Any, ...] = (node,)
+        else:
+            exprs = (*node.get_size(), *node.get_stride(), node.get_layout().offset)
+        for expr in exprs:
+            found |= replaced(expr).free_symbols  # type: ignore[arg-type]  # typed Basic
+    return sorted(found, key=lambda symbol: symbol.name)
 
 
 @contextlib.contextmanager

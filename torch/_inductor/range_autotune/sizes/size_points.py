@@ -16,9 +16,8 @@ from typing import Any, TYPE_CHECKING, TypeVar
 import sympy
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from ..graphs.symbolic_graphs import free_symbols
 from ..ranges import ANY_SIZE, DimRange
-from .guards import replaced
+from .guards import replaced, symbols_of
 from .size_conditions import (
     all_hold,
     hint,
@@ -284,7 +283,7 @@ def _symbols_alike(
         return set()
     beside: set[sympy.Basic] = {*size.free_symbols}
     for node in site.inputs:
-        symbols = {*free_symbols([node])}
+        symbols = {*symbols_of([node])}
         if symbol in symbols:
             beside |= symbols
     return {

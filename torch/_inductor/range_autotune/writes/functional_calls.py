@@ -25,13 +25,15 @@ from ... import config
 from ...lowering import lowerings
 from ..errors import NotTunable
 from ..graphs.node_kinds import (
-    aliases_of,
     arguments_of,
     has_generated_code,
     is_empty,
     is_made_of_sizes,
     is_pointwise,
     makes_sizes,
+)
+from ..graphs.node_memory import (
+    aliases_of,
     memory_of,
     memory_written,
     shares_memory,
@@ -40,7 +42,8 @@ from ..graphs.node_kinds import (
 )
 from ..graphs.symbolic_graphs import new_call, value_of
 from ..ops.decomposed_ops import LoweringByDecomposition
-from ..ops.functional_variants import results_of, UNWRITTEN, values_written, variant_of
+from ..ops.functional_variants import results_of, UNWRITTEN, variant_of
+from ..registering.signatures import values_written
 from ..registry import registration_of
 from ..settings import fusion_types
 from .memory_layout import is_row_major, share_elements, views_alike

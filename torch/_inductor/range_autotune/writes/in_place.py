@@ -10,21 +10,11 @@ from typing import Any, TYPE_CHECKING
 
 import torch
 
-from ..graphs.node_kinds import (
-    arguments_of,
-    is_view,
-    memory_of,
-    parts_of,
-    without_views,
-)
+from ..graphs.node_kinds import arguments_of, is_view, parts_of, without_views
+from ..graphs.node_memory import memory_of
 from ..graphs.write_ops import AS_VALUES, stands_for_write
-from ..ops.functional_variants import (
-    mutable_op,
-    results_of,
-    returns_list,
-    UNWRITTEN,
-    values_written,
-)
+from ..ops.functional_variants import mutable_op, results_of, returns_list, UNWRITTEN
+from ..registering.signatures import values_written
 from .memory_layout import readers_of_elements
 
 

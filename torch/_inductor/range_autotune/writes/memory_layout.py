@@ -9,7 +9,8 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 import torch
 
 from ...utils import convert_shape_to_inductor
-from ..graphs.node_kinds import is_any_view, memory_of, readers_of_memory
+from ..graphs.node_kinds import is_any_view
+from ..graphs.node_memory import memory_of, readers_of_memory
 from .meeting_places import can_meet
 
 

@@ -12,9 +12,8 @@ from typing import Any, TYPE_CHECKING
 
 import torch
 
-from ..graphs.node_kinds import (
-    is_given,
-    is_on_user_stream,
+from ..graphs.node_kinds import is_given, is_on_user_stream
+from ..graphs.node_memory import (
     memory_of,
     readers_of_memory,
     tensors_written,

@@ -11,7 +11,8 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 import torch
 
-from ..graphs.node_kinds import is_pointwise, memory_of, reads_of
+from ..graphs.node_kinds import is_pointwise
+from ..graphs.node_memory import memory_of, reads_of
 from ..graphs.symbolic_graphs import new_call
 
 

@@ -22,14 +22,16 @@ from ..graphs.node_kinds import (
     is_integral,
     is_number,
     is_view,
+    permutes,
+)
+from ..graphs.node_memory import (
     memory_of,
     memory_written,
-    permutes,
     shares_memory,
     users_of_memory,
+    values_read,
 )
 from ..graphs.write_ops import AS_VALUES, stands_for_write
-from ..neighbours.region_inputs import values_read
 from .in_place import (
     is_copy_to,
     is_write_of_call,

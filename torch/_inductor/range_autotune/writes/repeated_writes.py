@@ -15,13 +15,8 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 import torch
 
-from ..graphs.node_kinds import (
-    aliases_of,
-    is_any_view,
-    is_view,
-    memory_of,
-    users_of_memory,
-)
+from ..graphs.node_kinds import is_any_view, is_view
+from ..graphs.node_memory import aliases_of, memory_of, users_of_memory
 from ..graphs.write_ops import stands_for_write
 from .in_place import copies_of, is_write_of_call, parts_written
 from .memory_layout import lie_alike, readers_of_elements, share_elements

@@ -9,10 +9,8 @@ from typing import Any, TYPE_CHECKING
 
 import torch
 
-from ..graphs.node_kinds import (
-    has_effects_as_lowered,
-    is_any_view,
-    is_view,
+from ..graphs.node_kinds import has_effects_as_lowered, is_any_view, is_view
+from ..graphs.node_memory import (
     memory_of,
     readers_of_memory,
     reads_of,

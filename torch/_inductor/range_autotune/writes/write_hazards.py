@@ -16,16 +16,10 @@ from torch.utils import _pytree as pytree
 
 import torch
 
-from ..graphs.node_kinds import (
-    arguments_of,
-    memory_of,
-    parts_of,
-    users_of_memory,
-    without_views,
-    writers_of_memory,
-)
-from ..ops.functional_variants import returns_arguments, values_written
-from ..registering.signatures import arguments_by_name
+from ..graphs.node_kinds import arguments_of, parts_of, without_views
+from ..graphs.node_memory import memory_of, users_of_memory, writers_of_memory
+from ..ops.functional_variants import returns_arguments
+from ..registering.signatures import arguments_by_name, values_written
 
 
 if TYPE_CHECKING:

@@ -17,15 +17,13 @@ from typing_extensions import ParamSpec
 import torch
 
 from ...utils import convert_shape_to_inductor
-from ..graphs.node_kinds import (
+from ..graphs.node_kinds import has_effects_as_lowered, is_view, without_views
+from ..graphs.node_memory import (
     aliases_of,
-    has_effects_as_lowered,
-    is_view,
     memory_of,
     readers_of_memory,
     reads_of,
     users_of_memory,
-    without_views,
     writers_of_memory,
 )
 from ..graphs.symbolic_graphs import new_call, read_instead, value_of

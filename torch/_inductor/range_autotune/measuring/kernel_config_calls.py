@@ -6,23 +6,23 @@ import logging
 from typing import TYPE_CHECKING
 
 from ... import config
+from ..kernel_configs.kernel_config_ranges import ConfigRecord
 from ..limits import call_candidate
-from ..measuring.calls import broken_condition, inputs_at, modules_in, runner_at
-from ..measuring.conclusions import choose_kernel_configs
-from ..measuring.measuring_points import spread
-from ..measuring.recall import remember_records
-from .kernel_config_ranges import ConfigRecord
+from .calls import broken_condition, inputs_at, modules_in, runner_at
+from .conclusions import choose_kernel_configs
+from .measuring_points import spread
+from .recall import remember_records
 
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ..measuring.calls import HeldInputs
-    from ..measuring.measuring_points import ScheduledPoint
+    from ..kernel_configs.kernel_config_ranges import ConfigTimes
+    from ..kernel_configs.kernel_config_search import ConfigSearch
     from ..sizes.size_points import SizePoint
     from ..tuning import Tuning
-    from .kernel_config_ranges import ConfigTimes
-    from .kernel_config_search import ConfigSearch
+    from .calls import HeldInputs
+    from .measuring_points import ScheduledPoint
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 

@@ -7,12 +7,12 @@ from typing import Any, TYPE_CHECKING
 
 from torch._library.custom_ops import OPDEFS
 
-from ..ops.body_state import may_be_traced
-from ..ops.functional_variants import call_for, registered_op
-from ..ops.op_bodies import body_on
-from ..ops.triton_ops import written_by_user
 from ..registering.signatures import bind
+from .body_state import may_be_traced
+from .functional_variants import call_for, registered_op
+from .op_bodies import body_on
 from .traced_state import state_restored
+from .triton_ops import written_by_user
 
 
 if TYPE_CHECKING:

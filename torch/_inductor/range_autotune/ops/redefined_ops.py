@@ -12,8 +12,8 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING
 
-from ..ops.functional_variants import define_variant, registered_op
 from ..registry import registration_of, replace_registration
+from .functional_variants import define_variant, registered_op
 
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import Any, TYPE_CHECKING
 
 import torch
 
-from ..graphs.control_flow import all_nodes
-from ..graphs.node_kinds import is_integral, is_number
 from ..limits import call_candidate
+from .control_flow import all_nodes
+from .node_kinds import is_integral, is_number
 
 
 if TYPE_CHECKING:
