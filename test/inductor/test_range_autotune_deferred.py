@@ -2,6 +2,7 @@
 """Tests of ``range_autotune.deferred`` and of sharing among equal calls."""
 
 import collections
+import dataclasses
 import gc
 import itertools
 import math
@@ -33,6 +34,7 @@ from torch._inductor.kernel.custom_op import (
 from torch._inductor.range_autotune import deferred, lowering
 from torch._inductor.range_autotune.measuring import calls, measure_ranges
 from torch._inductor.range_autotune.modules import compiling
+from torch._inductor.range_autotune.sizes.size_points import SizePoint
 from torch._inductor.range_autotune.times import Timing
 
 
@@ -161,6 +163,11 @@ class TestDeferral(DeferredTestCase):
             ["through_mm", "through_sum", "fallback"],
         )
         self.assertEqual(counters["inductor"]["custom_op_choices_deferred"], 1)
+        first = buffer.choices[0]
+        keys = {choice.hash_key() for choice in buffer.choices}
+        # Generated for other sizes, the same graph is other code.
+        first.traced = dataclasses.replace(first.traced, made_for=SizePoint(2, {}))
+        self.assertEqual(len({*keys, first.hash_key()}), 4)
 
     @config.patch(defer_custom_op_choices=False)
     def test_switch(self):

@@ -70,7 +70,9 @@ class FusedChoiceCaller(ir.ChoiceCaller):
 
     def hash_key(self) -> str:
         """The same for candidates that compile to the same code."""
-        return self.traced.code_text() or f"object {id(self.traced)}"
+        traced = self.traced
+        text = traced.code_text() or f"object {id(traced)}"
+        return f"{text}\n{traced.known}\n{traced.made_for}\n{traced.kernel_configs}"
 
     def output_node(self) -> ir.TensorBox:
         """The candidate lowered in place; of several outputs the first."""

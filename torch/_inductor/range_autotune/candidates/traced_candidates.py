@@ -85,13 +85,13 @@ class TracedCandidate:
         return configured
 
     def does_the_same_as(self, other: TracedCandidate) -> bool:
-        """Whether both would compile to the same code."""
+        """Whether both would compile to the same code where they know the same of sizes."""
         text = self.code_text()
         return text is not None and text == other.code_text()
 
     def code_text(self) -> str | None:
         """
-        All that decides what is compiled, the same up to names of nodes and symbols.
+        Its graph and config, the same up to names of nodes and symbols.
 
         Returns:
             None if something in it has no content that could be compared.
