@@ -57,7 +57,7 @@ def returns_arguments(op: torch._ops.OpOverload) -> bool:
     return not is_builtin(op) and (is_inplace(op) or is_out(op))
 
 
-def results_of(op: torch._ops.OpOverload) -> int:
+def count_results(op: torch._ops.OpOverload) -> int:
     """How many tensors an op returns that are no arguments."""
     return 0 if returns_arguments(op) else len(op._schema.returns)
 
@@ -97,7 +97,7 @@ def _schema_of(op: torch._ops.OpOverload) -> str:
     text = re.sub(r"Tensor\(\w+!\)", "Tensor", str(op._schema))
     arguments, _, returned = text.partition("(")[2].rpartition(") -> ")
     keyword_only = "" if any(a.kwarg_only for a in op._schema.arguments) else "*, "
-    results = [returned.removeprefix("(").removesuffix(")")] * bool(results_of(op))
+    results = [returned.removeprefix("(").removesuffix(")")] * bool(count_results(op))
     written = ["Tensor"] * len(written_arguments(op))
     returns = "Tensor[]" if returns_list(op) else f"({', '.join(results + written)})"
     return f"({arguments}, {keyword_only}int[] {UNWRITTEN}=[]) -> {returns}"
@@ -159,7 +159,9 @@ def _on_own_copies(
         if name in given:
             given[name] = pytree.tree_map_only(torch.Tensor, own_copy, given[name])
     returned = call(op, given)
-    results = list(returned) if results_of(op) > 1 else [returned] * results_of(op)
+    results = (
+        list(returned) if count_results(op) > 1 else [returned] * count_results(op)
+    )
     returned_all = results + own
     if returns_list(op):
         return returned_all

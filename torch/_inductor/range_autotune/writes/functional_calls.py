@@ -42,7 +42,7 @@ from ..graphs.node_memory import (
 )
 from ..graphs.symbolic_graphs import new_call, value_of
 from ..ops.decomposed_ops import LoweringByDecomposition
-from ..ops.functional_variants import results_of, UNWRITTEN, variant_of
+from ..ops.functional_variants import count_results, UNWRITTEN, variant_of
 from ..registering.signatures import values_written
 from ..registry import registration_of
 from ..settings import fusion_types
@@ -208,7 +208,7 @@ def _replace(call: torch.fx.Node, writes: Sequence[_Write]) -> list[torch.fx.Nod
             variant, args, {**kwargs, UNWRITTEN: unwritten}
         )
         functional.meta = {**call.meta, "val": value_of(functional)}
-        results = results_of(op)
+        results = count_results(op)
         parts = _parts_of(functional)
         behind = []
         for write, part in zip(writes, parts[results:]):

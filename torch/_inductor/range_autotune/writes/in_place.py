@@ -13,7 +13,7 @@ import torch
 from ..graphs.node_kinds import arguments_of, is_view, parts_of, without_views
 from ..graphs.node_memory import memory_of
 from ..graphs.write_ops import AS_VALUES, stands_for_write
-from ..ops.functional_variants import mutable_op, results_of, returns_list, UNWRITTEN
+from ..ops.functional_variants import count_results, mutable_op, returns_list, UNWRITTEN
 from ..registering.signatures import values_written
 from .memory_layout import readers_of_elements
 
@@ -103,7 +103,7 @@ def parts_written(
     if op is None:
         return {}
     written = values_written(op, arguments_of(call))
-    results = results_of(op)
+    results = count_results(op)
     if results + len(written) == 1 and not returns_list(op):
         return {0: (written[0], call)}
     parts: dict[Any, torch.fx.Node] = {part.args[1]: part for part in parts_of(call)}
@@ -189,7 +189,7 @@ def _return_results(
     call: torch.fx.Node, op: torch._ops.OpOverload, node: torch.fx.Node
 ) -> None:
     """Has those who read what the op returns from its functional variant read it from a node."""
-    results = results_of(op)
+    results = count_results(op)
     values = call.meta["val"]
     node.meta = {**call.meta, "val": values[:results] if results > 1 else None}
     parts = parts_of(call)
