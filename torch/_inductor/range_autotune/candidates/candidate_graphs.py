@@ -37,6 +37,7 @@ from ..limits import call_within
 from ..neighbours.apart import keep_apart, register_lowering_of_boundary
 from ..ops.candidate_calls import call_as_op, call_of_candidate, plain_body
 from ..ops.op_bodies import decompositions_without
+from ..registering.signatures import tensors_in
 from ..registration import Candidate
 from ..settings import time_limit_s
 from ..sizes.guards import refused_question, without_optional_guards
@@ -50,7 +51,6 @@ from .contract import (
     Outputs,
     pin_strides,
     refusing_writes_to,
-    tensors_among,
     with_own_memory,
 )
 from .eager_strides import with_eager_strides
@@ -97,7 +97,7 @@ def trace_fallback(site: CallSite) -> tuple[TracedCandidate, Outputs]:
         flat, nesting = pytree.tree_flatten(site.run(leaves, *ops))
         results[:] = flat
         nestings.append(nesting)
-        return tensors_among(flat)
+        return tensors_in(flat)
 
     eager = {call.op for call in site.calls}
     try:
@@ -345,7 +345,7 @@ def _candidate_graphs(
 
     def call(*leaves: Any) -> list[Any]:
         ops = map(checked, call_impls, site.calls, outputs.of_ops)
-        return tensors_among(pytree.tree_leaves(site.run(leaves, *ops)))
+        return tensors_in(site.run(leaves, *ops))
 
     traced = _trace(call, site, eager)
     graph = optimized(traced)

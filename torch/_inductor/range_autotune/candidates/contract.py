@@ -23,6 +23,7 @@ from ..graphs.control_flow import copy_for_output
 from ..graphs.functional import arguments_written
 from ..graphs.node_memory import memory_of
 from ..graphs.write_ops import stands_for_write
+from ..registering.signatures import tensors_in
 from ..sizes.guards import known_answer
 
 
@@ -73,7 +74,7 @@ class Outputs:
                 raise CandidateError(
                     f"it returns a {kind}, no tensor or integer or None"
                 )
-        if not (tensors := tensors_among(results)):
+        if not (tensors := tensors_in(results)):
             raise CandidateError("it returns no tensor")
         known = {
             i: convert_symint_to_expr(value)  # type: ignore[arg-type]  # or None
@@ -119,11 +120,6 @@ def main_device(devices: Iterable[torch.device]) -> torch.device:
     """The first that is no CPU; of CPUs alone the first."""
     first, *rest = devices
     return next((d for d in (first, *rest) if d.type != "cpu"), first)
-
-
-def tensors_among(results: Iterable[Any]) -> list[torch.Tensor]:
-    """The results of a call, flat, that a graph has to compute."""
-    return [result for result in results if isinstance(result, torch.Tensor)]
 
 
 def check_outputs(values: Sequence[Any], expected: Sequence[Any]) -> None:
@@ -259,7 +255,7 @@ def refusing_writes_to(arguments: Any) -> Iterator[None]:
     assert mode is not None and isinstance(mode.tracer, PythonKeyTracer), mode
     nodes = mode.tracer.graph.nodes
     before = len(nodes)
-    tensors = [x for x in pytree.tree_leaves(arguments) if isinstance(x, torch.Tensor)]
+    tensors = tensors_in(arguments)
     taken = dict.fromkeys(map(_storage, tensors), "an argument")
     yield
     _check_not_written(itertools.islice(nodes, before, None), taken)

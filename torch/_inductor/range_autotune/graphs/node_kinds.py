@@ -246,14 +246,15 @@ def _sources(node: torch.fx.Node) -> OrderedSet[torch.fx.Node]:
         if node in seen or is_number(node):
             continue
         seen.add(node)
-        if _is_part_or_alias(node) or is_pointwise(node) or makes_random_numbers(node):
+        if is_part_or_alias(node) or is_pointwise(node) or makes_random_numbers(node):
             left += node.all_input_nodes
         else:
             found.add(node)
     return found
 
 
-def _is_part_or_alias(node: torch.fx.Node) -> bool:
+def is_part_or_alias(node: torch.fx.Node) -> bool:
+    """Whether a node gives a part of what a call returns, or another view of memory."""
     target = node.target
     if isinstance(target, torch._ops.OpOverload):
         return aliases(target)

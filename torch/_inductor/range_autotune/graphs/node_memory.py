@@ -11,7 +11,7 @@ import torch
 
 from ...utils import is_view as aliases
 from .functional import arguments_written
-from .node_kinds import is_any_view, is_number
+from .node_kinds import is_any_view, is_number, is_part_or_alias
 from .write_ops import stands_for_write
 
 
@@ -24,15 +24,12 @@ REGION_WRITES = "_autotuned_region_writes"
 
 def shares_memory(node: torch.fx.Node) -> bool:
     """Whether a node's value is in the memory of one that it reads."""
-    target = node.target
-    if isinstance(target, torch._ops.OpOverload):
-        return aliases(target)
-    return target is operator.getitem and not _is_part_apart(node)
+    return is_part_or_alias(node) and not _is_part_apart(node)
 
 
-def _is_part_apart(part: torch.fx.Node) -> bool:
-    """Whether what a part is of returns tensors that each have memory of their own."""
-    call: Any = part
+def _is_part_apart(node: torch.fx.Node) -> bool:
+    """Whether a node is a part of what returns tensors that each have memory of their own."""
+    call: Any = node
     while call.target is operator.getitem:
         call = call.args[0]
     if isinstance(call.target, torch._ops.OpOverload):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from typing import Any, TYPE_CHECKING
 
@@ -12,6 +13,7 @@ import torch
 from ..candidate_indices import FALLBACK, FALLBACK_INDEX
 from ..limits import call_candidate
 from ..ops.candidate_calls import call_of_candidate
+from ..registering.signatures import tensors_in
 from ..times import Failure, failure_of
 from .numerics import (
     allowed_difference,
@@ -23,7 +25,7 @@ from .ranks import common_comparisons
 
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from ..call_site import CallSite
     from ..ops.candidate_calls import OpCall
@@ -69,86 +71,74 @@ def _own_fault(
     What of a mismatch is a candidate's own fault, and not what neighbours make of rounding:
     rounded to integers behind the op, two sums in another order may be a whole step apart.
     """
-    candidate = tuning.standing.traced[index].candidate
+    site, candidate = tuning.site, tuning.standing.traced[index].candidate
+    found: list[str] = []
+    compared = [
+        _compared(part, call, found)
+        for part, call in zip(candidate.parts or (candidate,), site.calls)
+    ]
 
-    def call_eagerly() -> Comparison:
-        eager = _EagerResults(tuning.site, candidate, runners)
-        if eager.mismatch_of_ops:
-            return eager.mismatch_of_ops
-        results = tuning.site.without_unread(runners.results_of(index))
-        if eager.blame_code(results, expected):
-            return f"{mismatch}, by its generated code: called eagerly it does not"
-        return None
+    def run(call_ops: Iterable[OpCall]) -> list[torch.Tensor]:
+        runners.restore()
+        with torch.no_grad():
+            return site.without_unread(site.run(runners.inputs, *call_ops))
+
+    def is_by_code() -> bool:
+        """
+        Compiled results are far from the compiled op's, and neither the op called eagerly
+        nor another rounding among the same neighbours is.
+        """
+        far = functools.partial(differ_widely, allowed=_allowed_of_ops(site))
+        if not far(site.without_unread(runners.results_of(index)), expected):
+            return False
+        rounded = run(map(_rounded, site.calls))
+        return not (far(rounded, eager) or far(expected, eager))
 
     try:
-        return call_candidate(call_eagerly)
+        eager = call_candidate(run, compared)
+        if found:
+            return found[0]
+        is_own = call_candidate(is_by_code)
     except Exception as e:
         log.debug("%s: no second opinion", tuning.name, exc_info=e)
         return mismatch
+    if is_own:
+        return f"{mismatch}, by its generated code: called eagerly it does not"
+    return None
 
 
-class _EagerResults:
+def _compared(part: Candidate, call: CallSite, found: list[str]) -> OpCall:
     """
-    What a region computes with its ops called eagerly with the inputs of its runners, and
-    what it makes of the same values rounded in another way.
+    Calls an op, and an implementation of it to be compared.
 
-    Attributes:
-        mismatch_of_ops: what is wrong with what a candidate's implementations return,
-            before neighbours make something of it; None if nothing.
+    Args:
+        found: what is wrong with the implementation's results is added.
     """
 
-    def __init__(self, site: CallSite, candidate: Candidate, runners: Runners) -> None:
-        self.mismatch_of_ops: str | None = None
-        # Relative, in what the ops return: neighbours have it from there.
-        self._allowed = 0.0
-        with torch.no_grad():
-            runners.restore()
-            compared = map(self._compared, candidate.parts or (candidate,), site.calls)
-            self._expected = site.without_unread(site.run(runners.inputs, *compared))
-            if self.mismatch_of_ops:
-                return
-            runners.restore()
-            rounded = map(self._rounded_otherwise, site.calls)
-            self._rounded = site.without_unread(site.run(runners.inputs, *rounded))
+    def call_op(values: dict[str, Any]) -> Any:
+        expected = call_of_candidate(FALLBACK, call)(values)
+        actual = call_of_candidate(part, call)(values)
+        if mismatch := find_mismatch(tensors_in(actual), tensors_in(expected)):
+            found.append(mismatch)
+        return expected
 
-    def _compared(self, part: Candidate, call: CallSite) -> OpCall:
-        """Calls an op, and an implementation of it to be compared."""
-
-        def call_op(values: dict[str, Any]) -> Any:
-            expected = call_of_candidate(FALLBACK, call)(values)
-            actual = call_of_candidate(part, call)(values)
-            results, wanted = map(_tensors_of, (actual, expected))
-            for tensor in wanted:
-                self._allowed = max(self._allowed, allowed_difference(tensor.dtype))
-            mismatch = find_mismatch(results, wanted)
-            self.mismatch_of_ops = self.mismatch_of_ops or mismatch
-            return expected
-
-        return call_op
-
-    def _rounded_otherwise(self, call: CallSite) -> OpCall:
-        def call_op(values: dict[str, Any]) -> Any:
-            result = call_of_candidate(FALLBACK, call)(values)
-            return pytree.tree_map_only(torch.Tensor, rounded_otherwise, result)
-
-        return call_op
-
-    def blame_code(
-        self, results: list[torch.Tensor], expected: list[torch.Tensor]
-    ) -> bool:
-        """
-        Whether compiled results are far from the compiled op's, and neither the op called
-        eagerly nor another rounding among the same neighbours is.
-        """
-        return differ_widely(results, expected, self._allowed) and not (
-            differ_widely(self._rounded, self._expected, self._allowed)
-            or differ_widely(expected, self._expected, self._allowed)
-        )
+    return call_op
 
 
-def _tensors_of(result: Any) -> list[torch.Tensor]:
-    leaves = pytree.tree_leaves(result)
-    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+def _rounded(call: CallSite) -> OpCall:
+    """Calls an op, and rounds what it returns in another way."""
+
+    def call_op(values: dict[str, Any]) -> Any:
+        result = call_of_candidate(FALLBACK, call)(values)
+        return pytree.tree_map_only(torch.Tensor, rounded_otherwise, result)
+
+    return call_op
+
+
+def _allowed_of_ops(site: CallSite) -> float:
+    """The most that results of the ops may differ by: what neighbours make has it from there."""
+    results = tensors_in([call.call.meta["val"] for call in site.calls if call.call])
+    return max(allowed_difference(result.dtype) for result in results)
 
 
 def _results_of_op(site: CallSite, runners: Runners) -> list[torch.Tensor] | Failure:

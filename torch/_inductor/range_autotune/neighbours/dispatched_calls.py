@@ -11,6 +11,7 @@ import torch
 
 from ... import config
 from ..graphs.node_kinds import arguments_of, makes_sizes
+from ..registering.signatures import tensors_in
 from ..registry import registration_of
 from ..writes.in_place import writes_of_call
 
@@ -66,8 +67,7 @@ def can_have_neighbours(call: torch.fx.Node) -> bool:
 
 def results_of(calls: Iterable[torch.fx.Node]) -> list[torch.Tensor]:
     """All tensors that calls return, fake ones."""
-    leaves = pytree.tree_leaves([call.meta.get("val") for call in calls])
-    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    return tensors_in([call.meta.get("val") for call in calls])
 
 
 def made_by_user(call: torch.fx.Node) -> list[torch.fx.Node]:

@@ -95,6 +95,12 @@ def values_written(op: torch._ops.OpOverload, given: Mapping[str, Any]) -> list[
     return [value for value in pytree.tree_leaves(written) if value is not None]
 
 
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """Those in nested arguments or results, in order."""
+    leaves = pytree.tree_leaves(value)
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+
 def is_tensor_argument(argument: torch._C.Argument) -> bool:
     """Whether it holds one tensor, maybe None."""
     kind = argument.type
