@@ -56,6 +56,21 @@ class TestNeeded(SiteTestCase):
         ):
             self.assertEqual(self.needed(condition), expected, msg=str(condition))
 
+    def test_conditions_that_a_size_in_others_decides(self):
+        """One size more, three times as many, as many as others have together."""
+        s0, s1, places = self.s0, self.s1, self.places
+        offsets, triple = self.symbol("s3", 101), self.symbol("s4", 300)
+        for condition, expected in (
+            (sympy.Eq(offsets - 1, s0), (offsets, s0 + 1)),
+            (sympy.Eq(64 * s0 + 64, 64 * offsets), (offsets, s0 + 1)),
+            (sympy.Ne(s1 * offsets, s1 * s0 + s1), (offsets, s0 + 1)),
+            (sympy.Lt(offsets, s0 + 1), (offsets, s0 + 1)),
+            (sympy.Eq(triple, 3 * s0), (triple, 3 * s0)),
+            (sympy.Eq(triple, s0 + 2 * places), (triple, s0 + 2 * places)),
+            (sympy.Eq(triple - offsets + 1, 2 * s0), (triple, 2 * s0 + offsets - 1)),
+        ):
+            self.assertEqual(self.needed(condition), (expected,), msg=str(condition))
+
     def test_other_conditions(self):
         s0, places = self.s0, self.places
         for condition in (
@@ -63,12 +78,18 @@ class TestNeeded(SiteTestCase):
             sympy.Eq(s0, 100),
             sympy.Eq(s0 + places, 200),
             sympy.Le(s0, 2 * places - 50),
+            sympy.Eq(s0, self.s1 + 95),  # nor is it 94 more
+            sympy.Eq(2 * s0, 25 * self.s1 + 50),  # half of a size
+            sympy.Eq(s0 * places, 10000),
         ):
             self.assertEqual(self.needed(condition), (), msg=str(condition))
 
     def test_data_is_not_taken_for_equal(self):
         data = self.shape_env.create_unbacked_symint().node.expr
         self.assertEqual(self.needed(sympy.Eq(self.s0, data)), ())
+        self.assertEqual(self.needed(sympy.Eq(self.s0 + data, 100)), ())
+        condition = sympy.Eq(self.s0 * data, self.places * data)
+        self.assertEqual(self.needed(condition), ((self.places, self.s0),))
 
     def test_which_one_stands_for_both(self):
         condition = sympy.Eq(self.s0, self.places)
@@ -77,6 +98,10 @@ class TestNeeded(SiteTestCase):
         )
         few = self.symbol("s3", 100, (2, 128))
         self.assertEqual(self.needed(sympy.Eq(self.s0, few)), ((self.s0, few),))
+        # Less than two rows are never measured.
+        offsets = self.symbol("s4", 101)
+        condition = sympy.Eq(offsets, self.s0 + 1)
+        self.assertEqual(self.needed(condition, offsets), ((offsets, self.s0 + 1),))
 
     def test_distance(self):
         s0, s1, s2 = self.s0, self.s1, self.places
@@ -294,6 +319,71 @@ class TestModels(OpTestCase):
         self.assertEqual(warnings, [])
         self.assertEqual(len(re.findall(r"\babs\(", code)), 2)
         self.check(compiled, model, *itertools.product((3, 4), repeat=3))
+
+    @parametrize("tensor", ("x", "offsets"))
+    def test_one_more(self, tensor):
+        op = self.define_op("stretch(Tensor x, Tensor offsets) -> Tensor")
+        called = []
+
+        def kernel(x, offsets):
+            called.append((len(x), len(offsets)))
+            return -x if len(offsets) != len(x) + 1 else x * offsets.diff(dim=0)
+
+        self._library.impl("stretch", kernel, "CPU")
+        self._library.impl("stretch", lambda x, offsets: torch.empty_like(x), "Meta")
+        self.op = op
+        dims = {"tensor_name": tensor, "dim_index": 0}
+        impls = (
+            (lambda x, offsets: x * (offsets[1:] - offsets[:-1]), (0, 64)),
+            (lambda x, offsets: x * offsets.diff(dim=0), (64, 4096)),
+        )
+        configs = [CustomOpConfig(f, **dims, dim_range=r) for f, r in impls]
+        self.register(op, configs, include_fallback=False)
+
+        def model(x, offsets):
+            return op(x.sin(), offsets).relu() + 1
+
+        compiled, code, log, warnings = self.compiled(model, 16, 17)
+        self.assertEqual(warnings, [])
+        self.assertRegex(log, r"implementations need equal sizes, (s\d+) = s\d+ \+ 1")
+        self.assertNotIn("cpp_fused", code[code.index("def call(") :])
+        called.clear()
+        self.check(compiled, model, (3, 4), (62, 63), (63, 64), (64, 65), (500, 501))
+        self.assertEqual(len(called), 5)  # by model
+        called.clear()
+        self.check(compiled, model, (3, 3), (3, 5), (64, 64), (5000, 5001))
+        self.assertEqual(len(called), 8)
+
+    def test_as_many_as_others_together(self):
+        op = self.define_op("add_to(Tensor x, Tensor y, Tensor z) -> Tensor")
+
+        def kernel(x, y, z):
+            same = len(x) + len(y) == len(z)
+            return torch.cat([x, y]) + z if same else -z
+
+        self._library.impl("add_to", kernel, "CPU")
+        self._library.impl("add_to", lambda x, y, z: torch.empty_like(z), "Meta")
+        self.register(
+            op,
+            [
+                CustomOpConfig(
+                    lambda x, y, z: torch.cat([x, y]) + z,
+                    tensor_name="z",
+                    dim_index=0,
+                    dim_range=(0, 4096),
+                )
+            ],
+            include_fallback=False,
+        )
+
+        def model(x, y, z):
+            return op(x, y, z) * 2
+
+        compiled, code, log, warnings = self.compiled(model, 16, 20, 36)
+        self.assertEqual(warnings, [])
+        self.assertRegex(log, r"need equal sizes, s\d+ = s\d+ \+ s\d+ ")
+        self.assertEqual(len(re.findall(r"\babs\(", code)), 1)
+        self.check(compiled, model, (3, 4, 7), (3, 4, 8), (300, 50, 350), (3000, 50, 9))
 
     def test_equal_calls(self):
         self.register_two()

@@ -1,4 +1,4 @@
-"""A call site as it is where sizes are equal that have a symbol each."""
+"""A call site as it is where a size with a symbol of its own is equal to others."""
 
 from __future__ import annotations
 
