@@ -2,7 +2,9 @@
 
 import contextlib
 import re
+import subprocess
 import sys
+import textwrap
 import threading
 import types
 from unittest import mock
@@ -378,3 +380,14 @@ class GraphTestCase(SymbolicTestCase):
 
     def targets(self, gm):
         return [node.target for node in gm.graph.nodes if node.op == "call_function"]
+
+
+def run_script(script):
+    """In a process of its own, that must come to its end."""
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )

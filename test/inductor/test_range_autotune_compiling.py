@@ -25,9 +25,9 @@ import torch
 from torch._inductor import config
 from torch._inductor.kernel.custom_op import CustomOpConfig, CustomOpRangeConfig
 from torch._inductor.range_autotune import dispatch
-from torch._inductor.range_autotune.limits import fulfil
 from torch._inductor.range_autotune.modules import compiling, cpp_units
 from torch._inductor.range_autotune.modules.compiling import kernel_suffix
+from torch._inductor.range_autotune.modules.limited_executor import fulfil
 from torch._inductor.range_autotune.modules.subgraph_module import SubgraphModule
 
 

@@ -1,9 +1,14 @@
 # Owner(s): ["module: inductor"]
-"""Why a candidate is out, as text."""
+"""Why a candidate is out, as an error and as text."""
 
 from torch._inductor.test_case import run_tests, TestCase
 
-from torch._inductor.range_autotune.errors import CandidateError, one_line
+import torch
+from torch._inductor.range_autotune.errors import (
+    CandidateError,
+    is_out_of_memory,
+    one_line,
+)
 
 
 class TestOneLine(TestCase):
@@ -26,6 +31,18 @@ class TestOneLine(TestCase):
                 one_line(e),
                 r"^RuntimeError: AssertionError in fail \(test_range_autotune_errors.py:\d+\)$",
             )
+
+
+class TestOutOfMemory(TestCase):
+    def test_errors(self):
+        self.assertTrue(is_out_of_memory(MemoryError()))
+        self.assertTrue(is_out_of_memory(torch.OutOfMemoryError("too much")))
+        self.assertFalse(is_out_of_memory(RuntimeError("broken")))
+
+    def test_of_the_cpu(self):
+        with self.assertRaises(RuntimeError) as caught:
+            torch.empty(2**60, dtype=torch.int8)
+        self.assertTrue(is_out_of_memory(caught.exception))
 
 
 if __name__ == "__main__":

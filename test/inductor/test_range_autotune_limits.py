@@ -8,17 +8,14 @@ import logging
 import os
 import pathlib
 import signal
-import subprocess
-import sys
 import tempfile
-import textwrap
 import threading
 import time
 import weakref
 from concurrent import futures
 from unittest import mock
 
-from range_autotune_testing import OpTestCase
+from range_autotune_testing import OpTestCase, run_script
 from torch._dynamo.utils import counters
 from torch._inductor.lowering import user_lowerings
 from torch._inductor.test_case import run_tests, TestCase
@@ -34,11 +31,10 @@ from torch._inductor.range_autotune import limits
 from torch._inductor.range_autotune.limits import (
     call_within,
     Exited,
-    is_out_of_memory,
-    LimitedExecutor,
     TookTooLong,
 )
 from torch._inductor.range_autotune.modules import compiling
+from torch._inductor.range_autotune.modules.limited_executor import LimitedExecutor
 from torch._inductor.range_autotune.modules.subgraph_module import SubgraphModule
 
 
@@ -341,129 +337,6 @@ class TestCallWithin(TestCase):
                 self.assertIsNone(held[-1]())
 
 
-@instantiate_parametrized_tests
-class TestLimitedExecutor(TestCase):
-    def setUp(self):
-        super().setUp()
-        self.hang = threading.Event()
-        self.addCleanup(self.hang.set)
-
-    def test_results_and_errors(self):
-        executor = LimitedExecutor(2, "it", LONG_S)
-        results = [executor.submit(divmod, 7, n) for n in (2, 0)]
-        self.assertEqual(results[0].result(), (3, 1))
-        self.assertIsInstance(results[1].exception(), ZeroDivisionError)
-
-    def test_so_many_run_at_once(self):
-        running, most = [], []
-        both = threading.Barrier(2)
-
-        def run():
-            running.append(None)
-            both.wait(timeout=LONG_S)
-            most.append(len(running))
-            running.pop()
-            both.wait(timeout=LONG_S)
-
-        executor = LimitedExecutor(2, "it", None)
-        results = [executor.submit(run) for _ in range(6)]
-        for result in results:
-            result.result()
-        self.assertLessEqual(max(most), 2)
-
-    def test_what_waits_has_no_thread(self):
-        before = threading.active_count()
-        executor = LimitedExecutor(2, "it", None)
-        for _ in range(50):
-            executor.submit(self.hang.wait)
-        self.assertLessEqual(threading.active_count(), before + 2)
-
-    def test_call_that_hangs_makes_room(self):
-        def take_long(_):
-            executor._limit_s = LONG_S
-
-        executor = LimitedExecutor(1, "loading", SHORT_S)
-        hanging = executor.submit(self.hang.wait)
-        hanging.add_done_callback(take_long)  # the others may, on a busy machine
-        others = [executor.submit(abs, -n) for n in range(3)]
-        self.assertExpectedInline(
-            str(hanging.exception()),
-            """loading takes longer than 0.05 s, see torch._inductor.config.custom_op_candidate_time_limit_s""",
-        )
-        self.assertEqual([o.result() for o in others], [0, 1, 2])
-
-    def test_timeout_of_the_call_s_own(self):
-        executor = LimitedExecutor(1, "it", LONG_S)
-        result = executor.submit(mock.Mock(side_effect=TimeoutError("mine")))
-        self.assertEqual(str(result.exception()), "mine")
-
-    def test_the_end_of_the_process_waits_a_little(self):
-        begun, exiting = threading.Event(), threading.Event()
-        executor = LimitedExecutor(1, "it", None)
-        first = executor.submit(lambda: (begun.set(), self.hang.wait(LONG_S)))
-        begun.wait()
-        second = executor.submit(abs, -1)
-
-        def go_on():
-            exiting.wait(LONG_S)
-            time.sleep(SHORT_S)
-            self.hang.set()
-
-        threading.Thread(target=go_on).start()
-        with (
-            mock.patch.object(limits, "_EXIT_WAIT_S", LONG_S),
-            mock.patch.object(limits, "_exiting", exiting),
-        ):
-            limits._wait_at_exit()
-        self.assertTrue(first.done())
-        self.assertTrue(second.cancelled())  # it had not begun
-
-    def test_process_exits_while_a_call_hangs(self):
-        script = """
-            import threading
-            from torch._inductor.range_autotune import limits
-            from torch._inductor.range_autotune.limits import LimitedExecutor
-            limits._EXIT_WAIT_S = 0.1
-            result = LimitedExecutor(1, "it", 0.01).submit(threading.Event().wait)
-            print(type(result.exception()).__name__)
-        """
-        self.assertEqual(run_script(script).stdout, "TookTooLong\n")
-
-    @parametrize("started", (0, 1))
-    def test_no_thread_to_be_had(self, started):
-        """Neither for a call nor, behind that, for one that is not waited for long."""
-        error = RuntimeError("no thread")
-        effects = [*[mock.DEFAULT] * started, error]
-        executor = LimitedExecutor(1, "it", LONG_S)
-        with mock.patch.object(
-            limits, "_start_daemon", wraps=limits._start_daemon, side_effect=effects
-        ):
-            self.assertIs(executor.submit(int).exception(), error)
-
-
-def run_script(script):
-    """In a process of its own, that must come to its end."""
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-
-
-class TestOutOfMemory(TestCase):
-    def test_errors(self):
-        self.assertTrue(is_out_of_memory(MemoryError()))
-        self.assertTrue(is_out_of_memory(torch.OutOfMemoryError("too much")))
-        self.assertFalse(is_out_of_memory(RuntimeError("broken")))
-
-    def test_of_the_cpu(self):
-        with self.assertRaises(RuntimeError) as caught:
-            torch.empty(2**60, dtype=torch.int8)
-        self.assertTrue(is_out_of_memory(caught.exception))
-
-
 class TestCandidates(OpTestCase):
     """Each with a candidate that is out, one that wins, and the op itself."""
 
@@ -582,8 +455,8 @@ class TestCandidates(OpTestCase):
                 import torch
                 from torch._inductor import config
                 from torch._inductor.kernel.custom_op import *
-                from torch._inductor.range_autotune import limits
                 from torch._inductor.range_autotune.modules import compiling
+                from torch._inductor.range_autotune.modules.limited_executor import *
 
                 @torch.library.custom_op("limits::op", mutates_args=())
                 def op(x: torch.Tensor) -> torch.Tensor:
@@ -596,7 +469,7 @@ class TestCandidates(OpTestCase):
                 register_custom_op_autotuning(op, configs=[CustomOpConfig(hangs)])
                 config.cpp.cxx = ("{compiler}",)
                 config.cpp.vec_isa_ok = True  # asking the compiler takes seconds
-                executor = limits.LimitedExecutor(1, "loading its code", 5.0)
+                executor = LimitedExecutor(1, "loading its code", 5.0)
                 compiling._executor = lambda *_: executor
                 config.force_disable_caches = True
                 print(torch.compile(lambda x: op(x))(torch.zeros(())).item())

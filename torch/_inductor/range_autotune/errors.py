@@ -5,7 +5,13 @@ from __future__ import annotations
 import os
 import traceback
 
+import torch
+
 from .limits import TookTooLong
+
+
+# What the CPU's allocator raises is a RuntimeError.
+_NO_MEMORY_ON_CPU = "DefaultCPUAllocator: can't allocate memory"
 
 
 class CandidateError(Exception):
@@ -14,6 +20,13 @@ class CandidateError(Exception):
 
 class NotTunable(Exception):
     """This call can only be lowered as if the op were not registered; says why."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that there is not enough memory, on whatever device."""
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
+        _NO_MEMORY_ON_CPU in str(error)
+    )
 
 
 def one_line(error: BaseException) -> str:

@@ -18,8 +18,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 import torch
 
 from .candidates.contract import layout_of
+from .errors import is_out_of_memory
 from .graphs.node_kinds import is_integral
-from .limits import is_out_of_memory
 from .measuring.free_memory import free_bytes
 from .ops.functional_variants import registered_op
 from .sizes.size_points import concrete

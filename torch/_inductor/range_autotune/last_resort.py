@@ -19,11 +19,10 @@ from torch._dynamo.exc import ShortenTraceback, SkipFrame
 import torch
 
 from .compiled_graph import known_tunings
-from .errors import one_line
+from .errors import is_out_of_memory, one_line
 from .graphs.collectives import several_ranks
 from .graphs.control_flow import all_called
 from .graphs.symbolic_graphs import copied
-from .limits import is_out_of_memory
 from .modules.subgraph_module import TrustsInputs
 from .registry import registration_of, without_registrations
 

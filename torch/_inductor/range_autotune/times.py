@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .errors import one_line
-from .limits import is_out_of_memory, TookTooLong
+from .errors import is_out_of_memory, one_line
+from .limits import TookTooLong
 
 
 if TYPE_CHECKING:

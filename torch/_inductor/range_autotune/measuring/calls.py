@@ -6,10 +6,10 @@ import logging
 from typing import Any, TYPE_CHECKING
 
 from ... import config
-from ..errors import one_line
+from ..errors import is_out_of_memory, one_line
 from ..graphs.integer_division import check_divisors
 from ..inputs import make_inputs
-from ..limits import call_candidate, is_out_of_memory
+from ..limits import call_candidate
 from ..sizes.guards import replaced
 from ..sizes.size_conditions import may_hold
 from ..sizes.size_points import Purpose, SizePoint, values_of

@@ -8,10 +8,10 @@ from typing import Any, TYPE_CHECKING
 
 from ... import config
 from ..candidate_indices import FALLBACK, FALLBACK_INDEX
-from ..errors import one_line
+from ..errors import is_out_of_memory, one_line
 from ..inputs import have_memory
 from ..kernel_configs.kernel_config_search import ConfigSearch
-from ..limits import call_candidate, is_out_of_memory
+from ..limits import call_candidate
 from ..measure import call_once, synchronize, time_candidates
 from ..modules import compiling
 from ..ops.candidate_calls import call_of_candidate

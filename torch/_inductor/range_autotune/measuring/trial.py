@@ -24,8 +24,8 @@ from torch._inductor.codecache import PyCodeCache
 import torch
 
 from ... import config
+from ..errors import is_out_of_memory
 from ..inputs import TensorSpec
-from ..limits import is_out_of_memory
 from ..times import failure_of
 
 

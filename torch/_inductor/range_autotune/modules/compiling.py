@@ -17,13 +17,14 @@ from ..candidate_indices import FALLBACK_INDEX, FOR_OTHER_SIZES, kind_of_variant
 from ..candidates.tracing import take_apart_at_guards
 from ..compiled_graph import has_autotuned_op, mark_candidate
 from ..kernel_configs.kernel_config_names import content_name
-from ..limits import call_within, fulfil, LimitedExecutor
+from ..limits import call_within
 from ..settings import time_limit_s
 from ..sizes.guards import is_about_index_width
 from ..sizes.known_sizes import knowing
 from ..sizes.size_hints import without_hints
 from ..times import Failure, failure_of
 from .cpp_units import compile_together, CppKernel, is_full, kernels_of
+from .limited_executor import fulfil, LimitedExecutor
 from .subgraph_module import generate_module, SubgraphModule
 from .threads import autotune_threads, is_compiled_by_workers, loads_in_any_thread
 
