@@ -385,6 +385,74 @@ class TestModels(OpTestCase):
         self.assertEqual(len(re.findall(r"\babs\(", code)), 1)
         self.check(compiled, model, (3, 4, 7), (3, 4, 8), (300, 50, 350), (3000, 50, 9))
 
+    def register_beside_other(self):
+        """Below 64 rows one that needs as many places as rows, and one that does not."""
+
+        def any_sizes(x, y):
+            rows = torch.arange(x.shape[0])
+            same = x.shape[0] == torch.scalar_tensor(y.shape[0])
+            near = y[rows.clamp(max=y.shape[0] - 1)]
+            return torch.where(same, x * near, -x)
+
+        self.register(
+            self.op,
+            [
+                CustomOpConfig(f, tensor_name="x", dim_index=0, dim_range=r)
+                for f, r in (
+                    (lambda x, y: x * y, (0, 64)),
+                    (any_sizes, (0, 64)),
+                    (any_sizes, (64, 4096)),
+                )
+            ],
+            include_fallback=False,
+        )
+
+    @parametrize("cpp_wrapper", (False, True))
+    def test_others_where_sizes_differ(self, cpp_wrapper):
+        self.register_beside_other()
+
+        def model(x, y):
+            z = self.op(x.sin(), y).relu() + 1
+            return self.op(z.cumsum(0), y), z
+
+        with made_up_times(lambda size, index: 2.0 if index == 1 else 1.0):
+            compiled, code, log, warnings = self.compiled(
+                model, 16, 16, cpp_wrapper=cpp_wrapper
+            )
+        self.assertEqual(warnings, [])
+        self.assertIn("where they differ, the others compete", log)
+        self.assertIn("pair_autotuned: where sizes differ:", log)
+        if not cpp_wrapper:
+            # Of the first call three and two, neighbours inside; the second one's alone.
+            self.assertEqual(code.count("if abs("), 2, msg=code)
+        self.called.clear()
+        at = (3, 3), (64, 64), (500, 500), (3, 4), (64, 3), (500, 499)
+        self.check(compiled, model, *at)
+        self.assertEqual(self.called, [n for n in at for _ in range(2)])  # by model
+        self.called.clear()
+        self.check(compiled, model, (5000, 5000), (5000, 3))
+        self.assertEqual(len(self.called), 8)
+
+    def test_one_that_needs_no_equal_sizes_wins_everywhere(self):
+        self.register_beside_other()
+        with made_up_times(lambda size, index: 2.0 if index == 0 else 1.0):
+            compiled, code, log, _ = self.compiled(self.op, 16, 16)
+        self.assertIn("where they differ, the others compete", log)
+        self.assertNotIn("abs(", code)
+        self.check(compiled, self.op, (3, 3), (70, 70), (3, 4), (70, 3), (5000, 3))
+
+    def test_without_times(self):
+        """The first one, where sizes are equal; elsewhere the op itself."""
+        self.register(
+            self.op,
+            [CustomOpConfig(lambda x, y: x * y)],
+            include_fallback=False,
+        )
+        compiled, code, _, warnings = self.compiled(self.op, 16, 16, deterministic=True)
+        self.assertEqual(warnings, [])
+        self.assertEqual(code.count("if abs("), 1, msg=code)
+        self.check(compiled, self.op, (3, 3), (70, 70), (3, 4))
+
     def test_equal_calls(self):
         self.register_two()
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .call_site import CallSite
     from .candidates.contract import Outputs
     from .candidates.traced_candidates import TracedCandidate
+    from .emitting.size_dispatch import SizeTests
     from .ranges import Segment
     from .tuning import Tuning
 
@@ -93,12 +94,16 @@ def _has_fixed_layout(box: ir.TensorBox) -> bool:
 
 
 def emit_dispatch(
-    segments: Sequence[Segment[TracedCandidate]], tuning: Tuning
+    segments: Sequence[Segment[TracedCandidate]],
+    tuning: Tuning,
+    where_unequal: Sequence[Segment[TracedCandidate]] = (),
 ) -> list[ir.TensorBox]:
     """
     Lowers a choice among winners by the runtime value of a size, without a guard on it.
 
     Args:
+        where_unequal: the same where sizes are not equal that are so for the others; if
+            there are such sizes, without any the op itself runs.
         segments: sorted; together they hold every value of the dispatch dimension. One alone
             is a branch, too, whose code is generated apart from that around it.
         tuning: its branches, which equal call sites use again, are added to.
@@ -110,17 +115,34 @@ def emit_dispatch(
     branches = [
         _known_branch(s.value, operands, site, outputs, known) for s in segments
     ]
-    starts = [int(s.sizes.start) for s in segments[1:]]
-    tests = 0 if tuning.size is None else size_tests(tuning.size, starts)
+    tests = _tests(segments, tuning)
     if otherwise:
-        tests = distance(otherwise.equal), 1, tests, len(branches)
-        branches.append(
-            _known_branch(otherwise.traced, operands, called, otherwise.outputs, known)
-        )
+        winners = [s.value for s in where_unequal] or [otherwise.traced]
+        unequal = _tests(where_unequal, otherwise.tuning, first=len(branches))
+        tests = distance(otherwise.equal), 1, tests, unequal
+        branches += [
+            _known_branch(w, operands, called, otherwise.outputs, known)
+            for w in winners
+        ]
     made = called.without_written(tuning.called.outputs.tensors)
     written = called.written_inputs
     dispatch = SizeDispatch(tests, branches, operands, made, written)
     return called.with_written(map(ir.TensorBox.create, dispatch.outputs))
+
+
+def _tests(
+    segments: Sequence[Segment[TracedCandidate]], tuning: Tuning | None, first: int = 0
+) -> SizeTests:
+    """
+    What finds the branch of a size.
+
+    Args:
+        first: the index of the branch of the first segment, or of the only branch.
+    """
+    if tuning is None or tuning.size is None:
+        return first
+    starts = [int(s.sizes.start) for s in segments[1:]]
+    return size_tests(tuning.size, starts, first)
 
 
 def _known_branch(

@@ -16,7 +16,7 @@ from .. import config, ir
 from ..virtualized import V
 from .caching.stale_code import note_lowered
 from .call_site import CallSite, CONJUGATED
-from .candidate_indices import FALLBACK_INDEX
+from .candidate_indices import FALLBACK_INDEX, kind_of_variant
 from .candidates.preparing import as_for, prepare
 from .compiled_graph import known_tunings
 from .contents.content import Unhashable
@@ -43,8 +43,8 @@ from .sizes.size_conditions import hint, size_bounds
 from .sizes.size_points import hint_point
 from .winners import choose_winners, Winner
 from .writes.in_place import write_in_place
-from .writes.region_writes import values_as_writes
 from .writes.repeated_writes import write_again
+from .writes.writes_as_values import values_as_writes
 
 
 if TYPE_CHECKING:
@@ -169,9 +169,7 @@ def _tune(
         _FellApart: if that is better.
     """
     tuning = _tuning_of(registration, site)
-    undecided = tuning.first is None and tuning.winners is None
-    if tuning.standing.traced and undecided and not recall(tuning):
-        compiling.submit(tuning)
+    _recall_or_compile(tuning)
     # What is measured, here or by an earlier process, was so with these neighbours.
     to_measure = not tuning.source.measured
     if lower_in_parts and to_measure and _is_better_in_parts(tuning, reach):
@@ -183,9 +181,14 @@ def _tune(
     if not tuning.standing.traced:
         tuning.standing.tell()
         return None
+    if unequal := tuning.where_unequal:
+        _recall_or_compile(unequal)
+        if unequal.source.standing.suspended:
+            compiling.submit_guarded(unequal.source)
 
     def settle(realized: bool = False) -> list[ir.TensorBox]:
         winners = decide(tuning)
+        where_unequal = _decide_where_unequal(tuning)
         joined = len(site.calls) > 1
         if lower_in_parts and joined and _is_better_in_parts(tuning.source):
             ops = (call.op for call in site.calls)
@@ -196,13 +199,20 @@ def _tune(
                 parts = tuning.outputs.without_known(lower_in_parts(site.inputs))
             return with_strides_of(tuning.called.outputs, parts, realized, site)
         tuning.standing.tell()
-        return emit(tuning, winners, realized)
+        return emit(tuning, winners, where_unequal, realized)
 
     if config.defer_custom_op_choices:
         results = defer(tuning, functools.partial(settle, realized=True))
     else:
         results = settle()
     return tuning.called.outputs.nested(results)
+
+
+def _recall_or_compile(tuning: Tuning) -> None:
+    """Has candidates compiled, unless it is known, or will be, who wins."""
+    undecided = tuning.first is None and tuning.winners is None
+    if tuning.standing.traced and undecided and not recall(tuning):
+        compiling.submit(tuning)
 
 
 def _is_better_in_parts(tuning: Tuning, reach: Reach = Reach.ALONE) -> bool:
@@ -234,8 +244,10 @@ def _tuning_of(registration: Registration, site: CallSite) -> Tuning:
         if same is not None:
             return same
         key = object()
-    known[key] = prepare(registration, site)
-    return known[key]
+    tuning = known[key] = prepare(registration, site)
+    if tuning.where_unequal:
+        known[object()] = tuning.where_unequal
+    return tuning
 
 
 def _call_site_key(registration: Registration, site: CallSite) -> Any:
@@ -261,6 +273,17 @@ def decide(tuning: Tuning) -> tuple[Segment[Winner], ...]:
     elif tuning.first:
         log.info("%s: the choice is that of an equal call before", tuning.name)
     return source.winners
+
+
+def _decide_where_unequal(tuning: Tuning) -> tuple[Segment[Winner], ...]:
+    """The same where sizes are not equal, see ``Tuning.where_unequal``; nothing without."""
+    unequal = tuning.where_unequal
+    if unequal is None:
+        return ()
+    log.info("%s: where sizes differ:", tuning.name)
+    winners = decide(unequal)
+    unequal.standing.tell()
+    return winners
 
 
 def _measure_and_choose(tuning: Tuning) -> tuple[Segment[Winner], ...]:
@@ -317,8 +340,9 @@ def _to_emit(tuning: Tuning, winner: Winner) -> TracedCandidate:
 
 def _inlined(tuning: Tuning, winner: Winner) -> TracedCandidate | None:
     """What the only winner is as a part of the graph around it, if it can be one."""
-    if tuning.otherwise:  # where sizes are not equal nothing else runs
-        return tuning.otherwise.traced if winner.index == FALLBACK_INDEX else None
+    if tuning.otherwise:  # who needs equal sizes is a branch
+        is_op = winner.index == FALLBACK_INDEX and not tuning.where_unequal
+        return tuning.otherwise.traced if is_op else None
     traced = _to_emit(tuning, winner)
     return traced if _is_made_for_model(traced, tuning) else None
 
@@ -330,23 +354,65 @@ def _is_made_for_model(winner: TracedCandidate, tuning: Tuning) -> bool:
     return winner.made_for.size == hint_point(tuning.site, tuning.size).size
 
 
+def _possible(
+    tuning: Tuning, winners: Sequence[Segment[Winner]]
+) -> Sequence[Segment[Winner]]:
+    """Those of sizes that can occur: more may be known than when the call was lowered."""
+    if tuning.size is None:
+        return winners
+    possible = size_bounds(replaced(tuning.size))
+    return fill_gaps(winners, possible, Winner(FALLBACK_INDEX))
+
+
+def _table(
+    tuning: Tuning, winners: Sequence[Segment[Winner]]
+) -> list[Segment[TracedCandidate]]:
+    return [Segment(s.sizes, _to_emit(tuning, s.value)) for s in winners]
+
+
+def _are_same(
+    tuning: Tuning,
+    winners: Sequence[Segment[Winner]],
+    other: Tuning,
+    others: Sequence[Segment[Winner]],
+) -> bool:
+    """Whether the same candidates win at the same sizes, none of them a variant."""
+    return (
+        tuple(winners) == tuple(others)
+        and tuning.standing.candidates == other.standing.candidates
+        and all(kind_of_variant(s.value.index) is None for s in winners)
+    )
+
+
 def emit(
-    tuning: Tuning, winners: Sequence[Segment[Winner]], realized: bool = False
+    tuning: Tuning,
+    winners: Sequence[Segment[Winner]],
+    where_unequal: Sequence[Segment[Winner]] = (),
+    realized: bool = False,
 ) -> list[ir.TensorBox]:
-    """Lowers the winner, or the dispatch among several; see ``emit_winner``."""
-    if tuning.size is not None:  # more may be known of it than when it was lowered
-        possible = size_bounds(replaced(tuning.size))
-        winners = fill_gaps(winners, possible, Winner(FALLBACK_INDEX))
-    table = [Segment(s.sizes, _to_emit(tuning, s.value)) for s in winners]
+    """
+    Lowers the winner, or the dispatch among several; see ``emit_winner``.
+
+    Args:
+        where_unequal: winners where sizes are not equal, see ``Tuning.where_unequal``.
+    """
+    winners, unequal = _possible(tuning, winners), tuning.where_unequal
+    others: list[Segment[TracedCandidate]] = []
+    if unequal:
+        where_unequal = _possible(unequal, where_unequal)
+        if _are_same(tuning, winners, unequal, where_unequal):
+            return emit(unequal, where_unequal, realized=realized)
+        others = _table(unequal, where_unequal)
+    table = _table(tuning, winners)
     if len(table) == 1:
         if inlined := _inlined(tuning, winners[0].value):
             called = tuning.called
             return emit_winner(inlined, called.site, called.outputs, realized)
-        return emit_dispatch(table, tuning)
+        return emit_dispatch(table, tuning, others)
     assert tuning.table is not None
     dim = tuning.table.dim
     log.info("Generating torch.cond dispatch for %s with %d ranges", dim, len(table))
-    results = emit_dispatch(table, tuning)
+    results = emit_dispatch(table, tuning, others)
     log.info(
         "Successfully generated torch.cond dispatch tree with %d conditional branches",
         len(table) - 1,

@@ -38,14 +38,14 @@ from .ops.redefined_ops import follow_redefined_ops
 from .writes.functional_calls import return_what_calls_write
 from .writes.in_place import nodes_of_call, write_in_place, writes_of_call
 from .writes.model_writes import write_places_only
-from .writes.region_writes import (
+from .writes.repeated_writes import write_once
+from .writes.write_lowerings import register_lowering_of_writes
+from .writes.writes_as_values import (
     is_write,
     mark_unread,
     read_writes_at_source,
     writes_as_values,
 )
-from .writes.repeated_writes import write_once
-from .writes.write_lowerings import register_lowering_of_writes
 
 
 if TYPE_CHECKING:

@@ -56,15 +56,23 @@ def warn_left_out(
     )
 
 
-def log_equal_sizes(op_name: str, equal: EqualSizes, site: CallSite) -> None:
-    """That implementations compete only where sizes are equal, and which these are."""
+def log_equal_sizes(
+    op_name: str, equal: EqualSizes, site: CallSite, others_compete: bool
+) -> None:
+    """
+    That implementations compete only where sizes are equal, and which these are.
+
+    Args:
+        others_compete: where they are not.
+    """
     sizes = ", ".join(f"{symbol} = {by}" for symbol, by in equal)
     log.info(
-        "%s: implementations need equal sizes, %s%s; where they differ, the op itself runs. "
+        "%s: implementations need equal sizes, %s%s; where they differ, %s. "
         "If they never do, say so with torch._check in the op's fake kernel",
         op_name,
         sizes,
         _symbols_in(sizes, site),
+        "the others compete" if others_compete else "the op itself runs",
     )
 
 

@@ -39,19 +39,22 @@ if TYPE_CHECKING:
 @dataclasses.dataclass(frozen=True)
 class Otherwise:
     """
-    What runs at a call site where sizes are not equal: the op itself.
+    What runs at a call site where sizes are not equal: the best of those that do not need
+    them to be.
 
     Args:
         equal: sizes that what is tuned needs to be.
         site: as it is called, with a symbol for each of them.
         traced: the op itself, there.
         outputs: what the op returns there.
+        tuning: what there is to decide there; None if there is only the op itself.
     """
 
     equal: EqualSizes
     site: CallSite
     traced: TracedCandidate
     outputs: Outputs
+    tuning: Tuning | None = None
 
 
 @dataclasses.dataclass
@@ -100,6 +103,11 @@ class Tuning:
     def called(self) -> Otherwise | Tuning:
         """What has the call's inputs and outputs with all symbols that the model has."""
         return self.otherwise or self
+
+    @property
+    def where_unequal(self) -> Tuning | None:
+        """What there is to decide where sizes are not equal that are so here."""
+        return self.otherwise and self.otherwise.tuning
 
     @property
     def source(self) -> Tuning:

@@ -41,16 +41,19 @@ log = logging.getLogger("torch._inductor.kernel.custom_op")
 
 
 def prepare(
-    registration: Registration, site: CallSite, unhelped: frozenset[int] = frozenset()
+    registration: Registration,
+    site: CallSite,
+    unhelped: frozenset[int] | None = frozenset(),
 ) -> Tuning:
     """
     Finds out who competes where, and traces each candidate once.
 
-    Sizes that a candidate needs to be equal are taken for it, with the op itself where they
-    are not.
+    Sizes that a candidate needs to be equal are taken for it; where they are not, those
+    compete that do not need them to be.
 
     Args:
-        unhelped: indices of candidates that do not work with equal sizes either.
+        unhelped: indices of candidates that do not work with equal sizes either; None to
+            leave out all that need some.
 
     Raises:
         ValueError: if the registration does not fit the call: a dimension that the
@@ -71,7 +74,7 @@ def prepare(
     tuning = Tuning(outputs, table, size, bounds, standing)
     may_be_equal = not _concerns_ranks(registration, [fallback])
     needing = trace_candidates(tuning, unhelped if may_be_equal else None)
-    if needing:
+    if needing and unhelped is not None:
         op = Otherwise(needing.equal, site, fallback, outputs)
         return _where_equal(registration, op, needing.index) or prepare(
             registration, site, unhelped | {needing.index}
@@ -108,11 +111,26 @@ def _where_equal(
     candidate = tuning.standing.candidates[index]
     if all(t.candidate is not candidate for t in tuning.standing.traced.values()):
         return None
-    log_equal_sizes(registration.name, op.equal, op.site)
+    equal = op.equal
     if tuning.otherwise:  # where more sizes are equal
-        op = dataclasses.replace(op, equal=op.equal + tuning.otherwise.equal)
-    tuning.otherwise = op
+        equal += tuning.otherwise.equal
+    unequal = _where_unequal(registration, op)
+    log_equal_sizes(registration.name, equal, op.site, unequal is not None)
+    tuning.otherwise = dataclasses.replace(op, equal=equal, tuning=unequal)
     return tuning
+
+
+def _where_unequal(registration: Registration, op: Otherwise) -> Tuning | None:
+    """
+    What there is to decide where sizes are not equal; None if only the op itself runs, as it
+    does where no times may decide.
+    """
+    if not _times_may_decide():
+        return None
+    tuning = prepare(registration, op.site, unhelped=None)
+    # Who needs equal sizes has them; who is out anyway is so there, too, and told of there.
+    tuning.standing.untold = []
+    return tuning if len(tuning.standing.traced) > 1 else None
 
 
 def _times_may_decide() -> bool:
@@ -185,7 +203,8 @@ def as_for(first: Tuning, site: CallSite) -> Tuning | None:
     called, otherwise = first.called.site, first.otherwise
     if site.exprs() == called.exprs() or not first.standing.traced:
         if otherwise:
-            otherwise = dataclasses.replace(otherwise, site=site)
+            unequal = otherwise.tuning and as_for(otherwise.tuning, site)
+            otherwise = dataclasses.replace(otherwise, site=site, tuning=unequal)
             site = at_equal_sizes(site, otherwise.equal)
         standing = dataclasses.replace(first.standing, site=site)
         return dataclasses.replace(

@@ -23,7 +23,8 @@ from ..graphs.node_memory import memory_of, reads_from
 from ..ops.plain_bodies import is_generated
 from ..settings import fusion_types
 from ..writes.in_place import are_of_one_call
-from ..writes.region_writes import can_join_as_write, is_given_what_is_written, is_write
+from ..writes.region_writes import can_join_as_write, is_given_what_is_written
+from ..writes.writes_as_values import is_write
 from .dispatched_calls import (
     can_have_neighbours,
     dispatched_registration,

@@ -21,17 +21,16 @@ from ..graphs.node_memory import memory_of, memory_written, reads_from
 from ..settings import fusion_types, most_steps
 from ..writes.in_place import writes_of_call
 from ..writes.region_writes import (
-    is_write,
     keeps_order_of_writes,
     places_of_writes,
     reads_as_before,
     reads_what_is_written,
-    value_written,
     views_of_written,
     writes_between,
     writes_in_order_of_reads,
     written_by,
 )
+from ..writes.writes_as_values import is_write, value_written
 from .dispatched_calls import (
     can_have_neighbours,
     dispatched_registration,

@@ -1,6 +1,6 @@
 """
-Writes to tensors that the graph is given, such as a cache or a buffer that is updated in
-place, by the region that computes what is written.
+Which writes to tensors that the graph is given, such as a cache or a buffer that is updated in
+place, the region that computes what is written may make.
 """
 
 from __future__ import annotations
@@ -28,34 +28,20 @@ from ..graphs.node_memory import (
     memory_of,
     memory_written,
     shares_memory,
-    users_of_memory,
     values_read,
 )
-from ..graphs.write_ops import AS_VALUES, stands_for_write
-from .in_place import (
-    is_copy_to,
-    is_write_of_call,
-    writes_of_call,
-)
-from .memory_layout import (
-    are_of_one_shape,
-    is_in_order,
-    readers_of_elements,
-    share_elements,
+from .in_place import is_write_of_call
+from .memory_layout import is_in_order, share_elements
+from .writes_as_values import (
+    is_by_op,
+    is_write,
+    value_written,
+    writes_value_as_it_is,
 )
 
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
-
-# In the metadata of writes.
-_IS_UNREAD = "custom_op_unread"
-_IS_BY_OP = "custom_op_by_op"
-
-
-def is_write(node: torch.fx.Node) -> bool:
-    """Whether a node writes in a way that a region may."""
-    return node.target in AS_VALUES
 
 
 def can_join_as_write(
@@ -78,17 +64,12 @@ def can_join_as_write(
     places = places_of_writes([node])
     return (
         (value in members or value in producers)
-        and (is_to_given(node) or is_write_of_call(node) or _IS_BY_OP in node.meta)
+        and (is_to_given(node) or is_write_of_call(node) or is_by_op(node))
         and memory_of(to) not in members
         and to.meta["val"].device == value.meta["val"].device
         and not any(read in members or read in behind for read in places)
         and _has_shape_of_places(node)
     )
-
-
-def mark_by_op(write: torch.fx.Node) -> None:
-    """Marks a write as one of a call that reads a value where its op reads what it writes to."""
-    write.meta[_IS_BY_OP] = True
 
 
 def reads_as_before(
@@ -146,12 +127,6 @@ def _are_equal(size: Any, want: Any) -> bool:
     if isinstance(size, int) or isinstance(want, int):
         return statically_known_true(size == want)
     return guard_or_false(size == want)
-
-
-def value_written(write: torch.fx.Node) -> Any:
-    """What a write puts there."""
-    given = arguments_of(write)
-    return given["src"] if "src" in given else given["values"]
 
 
 def _others(write: torch.fx.Node) -> list[torch.fx.Node]:
@@ -348,86 +323,3 @@ def _between(first: torch.fx.Node, last: torch.fx.Node) -> Iterator[torch.fx.Nod
         yield node
         node = node.next
     yield last
-
-
-def read_writes_at_source(nodes: Collection[torch.fx.Node]) -> set[torch.fx.Node]:
-    """
-    Has nodes outside read the tensor that a write of these writes to, not its result.
-
-    Returns:
-        Those nodes, which are to stay behind the write.
-    """
-    behind = set()
-    for write in filter(is_write, nodes):
-        behind.update(
-            write.replace_all_uses_with(
-                write.args[0],  # type: ignore[arg-type]  # a node
-                delete_user_cb=lambda user: user not in nodes,
-            )
-        )
-    return behind - {*nodes}
-
-
-def mark_unread(nodes: Collection[torch.fx.Node]) -> None:
-    """
-    Marks the writes of a region to what the graph has computed and nobody reads behind it.
-
-    Args:
-        nodes: of the region; the others read the tensors that these write to.
-    """
-    for write in filter(is_write, nodes):
-        memory = memory_of(write)
-        read_behind = any(u > write for u in users_of_memory(memory) - {*nodes})
-        if memory.op == "call_function" and not read_behind and is_copy_to(write):
-            write.meta[_IS_UNREAD] = True
-
-
-def writes_as_values(graph: torch.fx.Graph) -> None:
-    """
-    Has a region's graph return what it writes to, behind all else, in place of writing; who
-    reads that there reads the value.
-    """
-    output = graph.output_node()
-    for write in [node for node in graph.nodes if is_write(node)]:
-        given = arguments_of(write)
-        op = AS_VALUES[write.target]  # type: ignore[index]  # an OpOverload
-        with graph.inserting_before(output):
-            arguments = tuple(given.values())[: len(op._schema.arguments)]
-            value = graph.call_function(op, arguments)
-        if write.meta.get(_IS_UNREAD):
-            value.update_kwarg("unread", True)
-        if write.meta.get(_IS_BY_OP):
-            value.update_kwarg("by_op", True)
-        value.meta = {**write.meta, "val": given["self"].meta["val"]}
-        if writes_value_as_it_is(write):
-            write.replace_all_uses_with(
-                value_written(write), delete_user_cb=lambda user: user is not output
-            )
-        write.replace_all_uses_with(value)
-        graph.erase_node(write)
-        returned: Any = output.args[0]
-        if value not in returned:
-            output.args = ((*returned, value),)
-
-
-def values_as_writes(graph: torch.fx.Graph) -> None:
-    """
-    The reverse for what ops write in place, unless what was there is read behind them: has a
-    region's graph, which returns what is written to, write right behind them.
-    """
-    for call in [*graph.nodes]:
-        for write in filter(stands_for_write, writes_of_call(call)):
-            to, value = write.args
-            assert isinstance(to, torch.fx.Node) and isinstance(value, torch.fx.Node)
-            if any(node > value for node in readers_of_elements(to)):
-                continue
-            with graph.inserting_after(value):
-                written = graph.call_function(torch.ops.aten.copy_.default, (to, value))
-            written.meta = {**write.meta, _IS_UNREAD: write.kwargs.get("unread")}
-            write.replace_all_uses_with(to)
-            graph.erase_node(write)
-
-
-def writes_value_as_it_is(write: torch.fx.Node) -> bool:
-    """Whether what is read where it has written is the value, neither cast nor broadcast."""
-    return is_copy_to(write) and are_of_one_shape(*write.args[:2])  # type: ignore[arg-type]  # nodes

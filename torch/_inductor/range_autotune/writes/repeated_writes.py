@@ -20,7 +20,8 @@ from ..graphs.node_memory import aliases_of, memory_of, users_of_memory
 from ..graphs.write_ops import stands_for_write
 from .in_place import copies_of, is_write_of_call, parts_written
 from .memory_layout import lie_alike, readers_of_elements, share_elements
-from .region_writes import is_to_given, mark_by_op, writes_value_as_it_is
+from .region_writes import is_to_given
+from .writes_as_values import mark_by_op, writes_value_as_it_is
 
 
 if TYPE_CHECKING:
