@@ -291,30 +291,30 @@ class TestModels(OpTestCase):
         self.assertNotIn("abs(", code)
         self.assertEqual(compiled(*self.inputs(70, 71)).shape, (70, 8))
 
-    def test_several_sizes(self):
-        op = self.define_op("three(Tensor x, Tensor y, Tensor z) -> Tensor")
-
-        def kernel(x, y, z):
-            return x * y + z if len(x) == len(y) == len(z) else -x
-
-        self._library.impl("three", kernel, "CPU")
-        self._library.impl("three", lambda x, y, z: torch.empty_like(x), "Meta")
-        self.register(
-            op,
-            [
-                CustomOpConfig(
-                    lambda x, y, z: x * y + z,
-                    tensor_name="z",
-                    dim_index=0,
-                    dim_range=(0, 4096),
-                )
-            ],
-            include_fallback=False,
-        )
+    def model_of_three(self, name, kernel, fake, impl):
+        """An op of three tensors, with one implementation, and a neighbour."""
+        op = self.define_op(f"{name}(Tensor x, Tensor y, Tensor z) -> Tensor")
+        self._library.impl(name, kernel, "CPU")
+        self._library.impl(name, fake, "Meta")
+        dims = {"tensor_name": "z", "dim_index": 0, "dim_range": (0, 4096)}
+        configs = [CustomOpConfig(impl, **dims)]
+        self.register(op, configs, include_fallback=False)
 
         def model(x, y, z):
             return op(x, y, z) * 2
 
+        return model
+
+    def test_several_sizes(self):
+        def kernel(x, y, z):
+            return x * y + z if len(x) == len(y) == len(z) else -x
+
+        model = self.model_of_three(
+            "three",
+            kernel,
+            lambda x, y, z: torch.empty_like(x),
+            lambda x, y, z: x * y + z,
+        )
         compiled, code, _, warnings = self.compiled(model, 16, 16, 16)
         self.assertEqual(warnings, [])
         self.assertEqual(len(re.findall(r"\babs\(", code)), 2)
@@ -355,30 +355,16 @@ class TestModels(OpTestCase):
         self.assertEqual(len(called), 8)
 
     def test_as_many_as_others_together(self):
-        op = self.define_op("add_to(Tensor x, Tensor y, Tensor z) -> Tensor")
-
         def kernel(x, y, z):
             same = len(x) + len(y) == len(z)
             return torch.cat([x, y]) + z if same else -z
 
-        self._library.impl("add_to", kernel, "CPU")
-        self._library.impl("add_to", lambda x, y, z: torch.empty_like(z), "Meta")
-        self.register(
-            op,
-            [
-                CustomOpConfig(
-                    lambda x, y, z: torch.cat([x, y]) + z,
-                    tensor_name="z",
-                    dim_index=0,
-                    dim_range=(0, 4096),
-                )
-            ],
-            include_fallback=False,
+        model = self.model_of_three(
+            "add_to",
+            kernel,
+            lambda x, y, z: torch.empty_like(z),
+            lambda x, y, z: torch.cat([x, y]) + z,
         )
-
-        def model(x, y, z):
-            return op(x, y, z) * 2
-
         compiled, code, log, warnings = self.compiled(model, 16, 20, 36)
         self.assertEqual(warnings, [])
         self.assertRegex(log, r"need equal sizes, s\d+ = s\d+ \+ s\d+ ")

@@ -107,7 +107,7 @@ class Tuning:
     @property
     def where_unequal(self) -> Tuning | None:
         """What there is to decide where sizes are not equal that are so here."""
-        return self.otherwise and self.otherwise.tuning
+        return self.otherwise.tuning if self.otherwise else None
 
     @property
     def source(self) -> Tuning:
