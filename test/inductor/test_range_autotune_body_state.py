@@ -74,6 +74,10 @@ def of_where_it_lies(x: torch.Tensor) -> torch.Tensor:
     return x * 2 if x.storage_offset() % 2 == 0 else x * 3
 
 
+def of_the_mode(x: torch.Tensor) -> torch.Tensor:
+    return x * 2 if torch.is_anomaly_enabled() or x.is_inference() else x * 3
+
+
 def of_the_environment(x: torch.Tensor) -> torch.Tensor:
     import os
 
@@ -204,6 +208,7 @@ class TestBodies(TestCase):
             of_chance,
             of_torch_s_chance,
             of_where_it_lies,
+            of_the_mode,
             of_the_environment,
             of_a_closure(),
             of_a_method(),

@@ -603,8 +603,11 @@ def epilogue_outside(rank):
 
 
 def measured_before(rank):
-    """The values, and the counters of two compilations of one model."""
-    op = reducing_op([in_two_steps, gathered])
+    """
+    The values, and the counters of two compilations of one model, with one that only one rank
+    has to leave out.
+    """
+    op = reducing_op([in_two_steps, gathered, not_traced_on_rank_1])
     compiled = torch.compile(functools.partial(model, op), dynamic=True)
     found = []
     for _ in range(2):

@@ -439,6 +439,62 @@ class TestModels(OpTestCase):
         self.assertEqual(code.count("if abs("), 1, msg=code)
         self.check(compiled, self.op, (3, 3), (70, 70), (3, 4))
 
+    @parametrize("in_place", (False, True))
+    def test_values_for_places(self, in_place):
+        """Tracing ``x[places] = values`` does not ask whether they are as many, eagerly it does."""
+
+        def put(x, values, places):
+            n = min(len(values), len(places))
+            x[places[:n]] = values[:n]
+
+        def put_out(x, values, places):
+            result = x.clone()
+            put(result, values, places)
+            return result
+
+        def as_many(x, values, places):
+            result = x if in_place else x.clone()
+            result[places] = values * 2 / 2
+            return None if in_place else result
+
+        name, kernel = ("put_", put) if in_place else ("put", put_out)
+        written, returned = ("(a!)", "()") if in_place else ("", "Tensor")
+        arguments = f"Tensor{written} x, Tensor values, Tensor places"
+        op = self.define_op(f"{name}({arguments}) -> {returned}")
+        called = []
+
+        def eager(x, values, places):
+            called.append(len(values))
+            return kernel(x, values, places)
+
+        self._library.impl(name, eager, "CPU")
+        fake = (lambda *_: None) if in_place else (lambda x, *_: torch.empty_like(x))
+        self._library.impl(name, fake, "Meta")
+        dims = {"tensor_name": "values", "dim_index": 0, "dim_range": (0, 4096)}
+        configs = [CustomOpConfig(as_many, **dims)]
+        register_custom_op_autotuning(op, configs, include_fallback=False)
+
+        def model(x, values, places):
+            result = op(x, values, places)
+            return values + 1 if in_place else result * 2
+
+        def inputs(n, k):
+            values, places = torch.randn(n, 8), torch.arange(k)
+            for given in (values, places):
+                torch._dynamo.mark_dynamic(given, 0)
+            return torch.randn(20, 8), values, places
+
+        compiled = torch.compile(model)
+        compiled(*inputs(9, 9))
+        for at in ((3, 3), (20, 20), (3, 5), (5, 3), (2, 9)):
+            given = inputs(*at)
+            wanted = [x.clone() for x in given]
+            called.clear()
+            result = compiled(*given)
+            self.assertEqual(len(called), at[0] != at[1])
+            expected = model(*wanted)
+            self.assertEqual((result, given[0]), (expected, wanted[0]), msg=f"at {at}")
+
     def test_equal_calls(self):
         self.register_two()
 

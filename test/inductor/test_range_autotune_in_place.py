@@ -932,6 +932,23 @@ class TestInPlace(InPlaceTestCase):
             self.check(fn, lambda n: [ramp(n, 4), ramp(n, 4)])
         self.assertIn("it writes to 'y' in place, and nothing joins", logs.output[0])
 
+    def test_not_what_no_region_takes_in(self):
+        op = adding()
+
+        def fn(x, y):
+            torch._check(x.shape[0] == y.shape[1])
+            op(y.t(), x)
+
+        with self.assertLogs(LOGGER, "INFO") as logs:
+            code = self.check(
+                fn, lambda n: [ramp(n, 4), ramp(4, n)], dims=((0, 0), (1, 1))
+            )
+        self.assertRegex(
+            logs.output[0],
+            r"in_place.op\d+.default is not tuned here: no region takes in what it writes",
+        )
+        self.assertIn("torch.ops.in_place", code)
+
     @parametrize("winner", (-1, 0))
     def test_what_was_there_is_written_elsewhere(self, winner):
         """Behind the op, as all that a region writes."""

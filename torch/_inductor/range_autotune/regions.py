@@ -69,7 +69,8 @@ def prepare_calls(gm: torch.fx.GraphModule) -> None:
         if any(map(dispatched_registration, gm.graph.nodes)):
             write_places_only(gm)
         form_regions(gm)
-    write_in_place(gm)
+    for op in write_in_place(gm):
+        log.info("%s is not tuned here: no region takes in what it writes in place", op)
 
 
 def form_regions(gm: torch.fx.GraphModule, reach: Reach = Reach.WIDE) -> bool:

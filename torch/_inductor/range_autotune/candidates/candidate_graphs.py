@@ -47,6 +47,7 @@ from .contract import (
     check_graph,
     check_layouts_read,
     check_outputs,
+    check_values_fit,
     copy_returned_inputs,
     Outputs,
     pin_strides,
@@ -348,6 +349,7 @@ def _candidate_graphs(
         return tensors_in(site.run(leaves, *ops))
 
     traced = _trace(call, site, eager)
+    check_values_fit(traced)
     graph = optimized(traced)
     as_written = traced if is_other_form(traced, graph) else None
     for form in (graph, as_written):

@@ -19,12 +19,13 @@ from ...utils import convert_shape_to_inductor, convert_symint_to_expr
 from ...virtualized import V
 from ..errors import CandidateError
 from ..graphs.captures import captured_tensors
-from ..graphs.control_flow import copy_for_output
+from ..graphs.control_flow import all_nodes, copy_for_output
 from ..graphs.functional import arguments_written
+from ..graphs.node_kinds import arguments_of, is_index
 from ..graphs.node_memory import memory_of
 from ..graphs.write_ops import stands_for_write
 from ..registering.signatures import tensors_in
-from ..sizes.guards import known_answer
+from ..sizes.guards import frozen_shapes, known_answer
 
 
 if TYPE_CHECKING:
@@ -32,6 +33,12 @@ if TYPE_CHECKING:
 
 
 _as_strided = torch.ops.aten.as_strided.default
+_WRITES_TO_PLACES = (
+    torch.ops.aten.index_put.default,
+    torch.ops.aten.index_put_.default,
+    torch.ops.aten._unsafe_index_put.default,
+    torch.ops.inductor_write.index_put.default,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -276,6 +283,23 @@ def _check_not_written(
                 raise CandidateError(
                     f"it writes to {taken[_storage(value)]} with {node.target}"
                 )
+
+
+def check_values_fit(graph: torch.fx.GraphModule) -> None:
+    """
+    Asks whether values that a graph writes to places of a tensor have as many elements as
+    these, as eager mode does. Tracing does not, and generated code would read behind them.
+
+    Raises what a trace does that asks it.
+    """
+    with frozen_shapes():
+        for node in all_nodes(graph):
+            if node.target not in _WRITES_TO_PLACES:
+                continue
+            given: Any = torch.fx.map_arg(arguments_of(node), lambda n: n.meta["val"])
+            if all(index is None or is_index(index) for index in given["indices"]):
+                places = torch.ops.aten.index.Tensor(given["self"], given["indices"])
+                given["values"].expand(places.shape)
 
 
 def pin_strides(graph: torch.fx.GraphModule, outputs: Outputs) -> None:

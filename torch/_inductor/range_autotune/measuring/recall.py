@@ -70,25 +70,33 @@ def _recall_times(tuning: Tuning) -> None:
         if findings is None:
             raise _NotKnown
         learn(tuning.standing, competing, point, findings)
-        _check_out(tuning, competing, findings)
+        _check_out(tuning, [(competing, point, findings)])
         return findings
 
     for competing, point, findings in found:
         learn(tuning.standing, competing, point, findings)
-    for competing, _, findings in found:
-        _check_out(tuning, competing, findings)
+    _check_out(tuning, found)
     conclude(tuning, found, known_between)
 
 
-def _check_out(tuning: Tuning, competing: ContestedRange, findings: Findings) -> None:
+def _check_out(
+    tuning: Tuning, found: Iterable[tuple[ContestedRange, SizePoint, Findings]]
+) -> None:
     """
-    The earlier process did not call a candidate that it had rejected by then. If this one,
-    whose ranges may be others, has not rejected it, too, its time is missing.
+    The earlier process did not call a candidate that it had rejected by then. If it competes
+    in this one, whose ranges may be others, its time is missing. On any of several ranks: that
+    one alone would measure.
 
     Raises:
-        _NotKnown: if it is not.
+        _NotKnown: if one is missing.
     """
-    if not findings.out <= tuning.standing.out_of(competing).keys():
+    is_known: bool | None = True
+    for competing, _, findings in found:
+        if any(tuning.standing.competes(index, competing) for index in findings.out):
+            is_known = None
+    if tuning.ranks:
+        is_known = known_to_all_ranks(is_known, tuning.ranks)
+    if is_known is None:
         raise _NotKnown
 
 

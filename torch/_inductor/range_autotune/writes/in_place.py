@@ -111,29 +111,33 @@ def parts_written(
     return {i: (value, part) for i, value, part in found if part is not None}
 
 
-def write_in_place(gm: torch.fx.GraphModule) -> None:
+def write_in_place(gm: torch.fx.GraphModule) -> list[torch._ops.OpOverload]:
     """
     Puts the ops that write in the places of their functional variants, where what these return
     is written behind them.
 
     Args:
         gm: a graph, or that of a region; changed.
+
+    Returns:
+        These ops, one for each call.
     """
-    changed = False
-    for call in [*gm.graph.nodes]:
-        if writes := _writes_by_place(call):
-            _call_in_place(call, writes)
-            changed = True
-    if changed:
+    ops = [
+        _call_in_place(call, writes)
+        for call in [*gm.graph.nodes]
+        if (writes := _writes_by_place(call))
+    ]
+    if ops:
         gm.graph.lint()
         gm.recompile()
+    return ops
 
 
 def _call_in_place(
     call: torch.fx.Node, writes: Mapping[int, Sequence[torch.fx.Node]]
-) -> None:
+) -> torch._ops.OpOverload:
     """
-    Puts an op in the place of its functional variant's call.
+    Puts an op in the place of its functional variant's call, and returns it.
 
     Args:
         writes: see ``_writes_by_place``: they follow from the op then, and are erased; those
@@ -159,6 +163,7 @@ def _call_in_place(
             write.replace_all_uses_with(to)  # type: ignore[arg-type]  # a node
             call.graph.erase_node(write)
     _return_results(call, op, node)
+    return op
 
 
 def _own_copies(
