@@ -37,7 +37,6 @@ _WRITES_TO_PLACES = (
     torch.ops.aten.index_put.default,
     torch.ops.aten.index_put_.default,
     torch.ops.aten._unsafe_index_put.default,
-    torch.ops.inductor_write.index_put.default,
 )
 
 
@@ -289,6 +288,7 @@ def check_values_fit(graph: torch.fx.GraphModule) -> None:
     """
     Asks whether values that a graph writes to places of a tensor have as many elements as
     these, as eager mode does. Tracing does not, and generated code would read behind them.
+    Neighbours' writes are asked about as they join.
 
     Raises what a trace does that asks it.
     """
