@@ -61,6 +61,11 @@ def number_op(ranges=RANGES[:2]):
     return op
 
 
+def op_first(size, index):
+    """The op itself is faster than all that ``best_by_range`` knows."""
+    return 0.01 if index == FALLBACK_INDEX else best_by_range(size, index)
+
+
 MODELS = {
     "returned": lambda x, op: op(x),
     "read inside": lambda x, op: op(x)[0] * op(x)[1],
@@ -93,6 +98,17 @@ class TestNumbers(AutotuneTestCase):
     def test_cpp_wrapper(self, use):
         """There the op itself cannot be called, with a registration or without."""
         self.check(MODELS[use], number_op(RANGES), WITHOUT_OP)
+
+    @config.patch(cpp_wrapper=True)
+    def test_cpp_wrapper_where_the_op_is_the_fastest(self):
+        """It does not compete: what calls it does not compile."""
+        op = number_op(RANGES)
+        with made_up_times(op_first):
+            compiled = compile_at(op, ramp(128, 4))
+        for size, marker in WITHOUT_OP.items():
+            x = ramp(size, 4)
+            with no_recompile:
+                self.assertEqual(compiled(x), with_number(marker)(x))
 
     def test_ahead_of_time(self):
         op = number_op(RANGES)
@@ -247,6 +263,17 @@ class TestNone(AutotuneTestCase):
             x = ramp(size, 4)
             with no_recompile:
                 self.assertEqual(compiled(x), marked(marker)(x, both))
+
+    @config.patch(cpp_wrapper=True)
+    def test_cpp_wrapper_where_the_op_is_the_fastest(self):
+        """It does not compete: C++ cannot call it."""
+        op, marked = self.masked_op()
+        with made_up_times(op_first):
+            compiled = compile_at(lambda x: op(x, False)[0], ramp(128, 4))
+        for size, marker in MARKERS.items():
+            if marker:
+                x = ramp(size, 4)
+                self.assertEqual(compiled(x), marked(marker)(x, False)[0])
 
     def test_backward_of_a_norm_whose_weight_is_frozen(self):
         op = torch.ops.aten.native_layer_norm_backward.default

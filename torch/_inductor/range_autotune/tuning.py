@@ -78,6 +78,7 @@ class Tuning:
         first: an equal call site, which is compiled and measured in this one's place.
         made_at: the dispatch dimension's size that the model is compiled with, if code of
             candidates depends on it.
+        can_call_op: whether code around the choice can call the op itself.
         otherwise: what runs where sizes differ that are one size in all of this; None if
             there are no such sizes.
     """
@@ -97,6 +98,7 @@ class Tuning:
     branches: Branches = dataclasses.field(default_factory=dict)
     first: Tuning | None = None
     made_at: int | None = None
+    can_call_op: bool = True
     otherwise: Otherwise | None = None
 
     @property
@@ -138,7 +140,8 @@ class Tuning:
     def fallback_competes(self) -> bool:
         """Whether the op itself may win by its time; it is the last resort in any case."""
         forced = config.test_configs.force_custom_op_decomposition is False
-        return self.registration.options.include_fallback or forced
+        is_in = self.registration.options.include_fallback or forced
+        return is_in and self.can_call_op
 
     def choice_rules(self) -> ChoiceRules:
         """How the winners follow from the times."""

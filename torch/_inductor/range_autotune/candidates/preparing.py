@@ -25,6 +25,7 @@ from ..tuning import Otherwise, Tuning
 from ..winners import Winner
 from .candidate_graphs import at_site, trace_fallback
 from .equal_sites import at_equal_sizes
+from .traced_candidates import NAMESPACES_OF_TORCH
 from .tracing import add_plain_lowering, add_variants, trace_candidates
 
 
@@ -72,6 +73,7 @@ def prepare(
     fallback, outputs = trace_fallback(site)
     standing = Standing(registration, site, ranges, contest.candidates)
     tuning = Tuning(outputs, table, size, bounds, standing)
+    tuning.can_call_op = all(_can_be_called(call.op) for call in site.calls)
     may_be_equal = not _concerns_ranks(registration, [fallback])
     needing = trace_candidates(tuning, unhelped if may_be_equal else None)
     if needing and unhelped is not None:
@@ -89,6 +91,20 @@ def prepare(
     if tuning.standing.traced:
         tuning.standing.traced[FALLBACK_INDEX] = fallback
     return tuning
+
+
+def _can_be_called(op: torch._ops.OpOverload) -> bool:
+    """
+    Whether generated code can call an op: C++ does not know integers that an op returns that is
+    not torch's own, nor, unless ahead of time, tensors that may be None.
+    """
+    if not V.graph.cpp_wrapper or op.namespace in NAMESPACES_OF_TORCH:
+        return True
+    kinds = {result.type.kind() for result in op._schema.returns}
+    unknown = {"IntType", "SymIntType"}
+    if not V.graph.aot_mode:
+        unknown.add("OptionalType")
+    return not kinds & unknown
 
 
 def _where_equal(
