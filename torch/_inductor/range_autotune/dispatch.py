@@ -102,11 +102,11 @@ def emit_dispatch(
     Lowers a choice among winners by the runtime value of a size, without a guard on it.
 
     Args:
-        where_unequal: the same where sizes are not equal that are so for the others; if
-            there are such sizes, without any the op itself runs.
         segments: sorted; together they hold every value of the dispatch dimension. One alone
             is a branch, too, whose code is generated apart from that around it.
         tuning: its branches, which equal call sites use again, are added to.
+        where_unequal: the same where sizes are not equal that are so for the others; if
+            there are such sizes, without any the op itself runs.
     """
     site, outputs, otherwise = tuning.site, tuning.outputs, tuning.otherwise
     called = tuning.called.site

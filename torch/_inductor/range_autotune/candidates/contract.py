@@ -292,12 +292,12 @@ def check_values_fit(graph: torch.fx.GraphModule) -> None:
 
     Raises what a trace does that asks it.
     """
-    with frozen_shapes():
-        for node in all_nodes(graph):
-            if node.target not in _WRITES_TO_PLACES:
-                continue
-            given: Any = torch.fx.map_arg(arguments_of(node), lambda n: n.meta["val"])
-            if all(index is None or is_index(index) for index in given["indices"]):
+    for node in all_nodes(graph):
+        if node.target not in _WRITES_TO_PLACES:
+            continue
+        given: Any = torch.fx.map_arg(arguments_of(node), lambda n: n.meta["val"])
+        if all(index is None or is_index(index) for index in given["indices"]):
+            with frozen_shapes():
                 places = torch.ops.aten.index.Tensor(given["self"], given["indices"])
                 given["values"].expand(places.shape)
 
