@@ -188,7 +188,6 @@ def _tune(
 
     def settle(realized: bool = False) -> list[ir.TensorBox]:
         winners = decide(tuning)
-        where_unequal = _decide_where_unequal(tuning)
         joined = len(site.calls) > 1
         if lower_in_parts and joined and _is_better_in_parts(tuning.source):
             ops = (call.op for call in site.calls)
@@ -199,7 +198,7 @@ def _tune(
                 parts = tuning.outputs.without_known(lower_in_parts(site.inputs))
             return with_strides_of(tuning.called.outputs, parts, realized, site)
         tuning.standing.tell()
-        return emit(tuning, winners, where_unequal, realized)
+        return emit(tuning, winners, _decide_where_unequal(tuning), realized)
 
     if config.defer_custom_op_choices:
         results = defer(tuning, functools.partial(settle, realized=True))

@@ -26,6 +26,7 @@ from ..graphs.node_memory import memory_of
 from ..graphs.write_ops import stands_for_write
 from ..registering.signatures import tensors_in
 from ..sizes.guards import frozen_shapes, known_answer
+from ..writes.writes_as_values import places_written, value_written
 
 
 if TYPE_CHECKING:
@@ -293,13 +294,15 @@ def check_values_fit(graph: torch.fx.GraphModule) -> None:
     Raises what a trace does that asks it.
     """
     for node in all_nodes(graph):
-        if node.target not in _WRITES_TO_PLACES:
-            continue
-        given: Any = torch.fx.map_arg(arguments_of(node), lambda n: n.meta["val"])
-        if all(index is None or is_index(index) for index in given["indices"]):
+        if node.target in _WRITES_TO_PLACES and not _has_mask(node):
             with frozen_shapes():
-                places = torch.ops.aten.index.Tensor(given["self"], given["indices"])
-                given["values"].expand(places.shape)
+                value_written(node).meta["val"].expand(places_written(node).shape)
+
+
+def _has_mask(write: torch.fx.Node) -> bool:
+    """Whether the places are those where something is true, and as many as data tell."""
+    indices = [index for index in arguments_of(write)["indices"] if index is not None]
+    return not all(is_index(index.meta["val"]) for index in indices)
 
 
 def pin_strides(graph: torch.fx.GraphModule, outputs: Outputs) -> None:

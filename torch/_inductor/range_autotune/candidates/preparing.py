@@ -72,8 +72,8 @@ def prepare(
     ranges = _possible_ranges(contest, bounds)
     fallback, outputs = trace_fallback(site)
     standing = Standing(registration, site, ranges, contest.candidates)
-    tuning = Tuning(outputs, table, size, bounds, standing)
-    tuning.can_call_op = all(_can_be_called(call.op) for call in site.calls)
+    can_call_op = all(_can_be_called(call.op) for call in site.calls)
+    tuning = Tuning(outputs, table, size, bounds, standing, can_call_op=can_call_op)
     may_be_equal = not _concerns_ranks(registration, [fallback])
     needing = trace_candidates(tuning, unhelped if may_be_equal else None)
     if needing and unhelped is not None:

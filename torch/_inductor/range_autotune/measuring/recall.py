@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ...runtime.runtime_utils import next_power_of_2
 from ..caching.timing_cache import lookup, lookup_record, store, store_record
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from ..times import Failure
     from ..tuning import Tuning
     from .measuring_points import ScheduledPoint
+
+
+T = TypeVar("T")
 
 
 def recall(tuning: Tuning) -> bool:
@@ -56,19 +59,11 @@ def _recall_times(tuning: Tuning) -> None:
         _NotKnown: if something was not measured.
     """
     scheduled = schedule(tuning)
-    known = _all_known(tuning, scheduled)
-    if tuning.ranks:
-        known = known_to_all_ranks(known, tuning.ranks)
-    if known is None:
-        raise _NotKnown
+    known = _on_all_ranks(tuning, _all_known(tuning, scheduled))
     found = [(*where, findings) for where, findings in zip(scheduled, known)]
 
     def known_between(competing: ContestedRange, point: SizePoint) -> Findings:
-        findings = _known_at(tuning, competing, point)
-        if tuning.ranks:
-            findings = known_to_all_ranks(findings, tuning.ranks)
-        if findings is None:
-            raise _NotKnown
+        findings = _on_all_ranks(tuning, _known_at(tuning, competing, point))
         learn(tuning.standing, competing, point, findings)
         _check_out(tuning, [(competing, point, findings)])
         return findings
@@ -90,14 +85,26 @@ def _check_out(
     Raises:
         _NotKnown: if one is missing.
     """
-    is_known: bool | None = True
-    for competing, _, findings in found:
-        if any(tuning.standing.competes(index, competing) for index in findings.out):
-            is_known = None
+    is_missing = any(
+        tuning.standing.competes(index, competing)
+        for competing, _, findings in found
+        for index in findings.out
+    )
+    _on_all_ranks(tuning, None if is_missing else True)
+
+
+def _on_all_ranks(tuning: Tuning, known: T | None) -> T:
+    """
+    What is known, on several ranks the first one's.
+
+    Raises:
+        _NotKnown: if it is None, on any of them.
+    """
     if tuning.ranks:
-        is_known = known_to_all_ranks(is_known, tuning.ranks)
-    if is_known is None:
+        known = known_to_all_ranks(known, tuning.ranks)
+    if known is None:
         raise _NotKnown
+    return known
 
 
 class _NotKnown(Exception):

@@ -35,6 +35,7 @@ from .memory_layout import is_in_order, share_elements
 from .writes_as_values import (
     is_by_op,
     is_write,
+    places_written,
     value_written,
     writes_value_as_it_is,
 )
@@ -110,12 +111,8 @@ def _has_shape_of_places(write: torch.fx.Node) -> bool:
     Whether the value has the sizes of what is written over, which PyTorch asks for but in
     dimensions of one element; guards on it, for the places may have a size of their own.
     """
-    given: Any = torch.fx.map_arg(arguments_of(write), lambda node: node.meta["val"])
-    places = given["self"]
-    if "indices" in given:
-        places = torch.ops.aten.index.Tensor(places, given["indices"])
-    sizes = value_written(write).meta["val"].shape
-    wanted = places.shape[len(places.shape) - len(sizes) :]
+    places, sizes = places_written(write).shape, value_written(write).meta["val"].shape
+    wanted = places[len(places) - len(sizes) :]
     return len(wanted) == len(sizes) and all(
         statically_known_true(size == 1) or _are_equal(size, want)
         for size, want in zip(sizes, wanted)

@@ -45,6 +45,14 @@ def value_written(write: torch.fx.Node) -> Any:
     return given["src"] if "src" in given else given["values"]
 
 
+def places_written(write: torch.fx.Node) -> torch.Tensor:
+    """What it writes over, fake; indexing guards on sizes as calling it does."""
+    given: Any = torch.fx.map_arg(arguments_of(write), lambda node: node.meta["val"])
+    if "indices" not in given:
+        return given["self"]
+    return torch.ops.aten.index.Tensor(given["self"], given["indices"])
+
+
 def writes_value_as_it_is(write: torch.fx.Node) -> bool:
     """Whether what is read where it has written is the value, neither cast nor broadcast."""
     return is_copy_to(write) and are_of_one_shape(*write.args[:2])  # type: ignore[arg-type]  # nodes
