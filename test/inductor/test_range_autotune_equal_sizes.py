@@ -1,5 +1,5 @@
 # Owner(s): ["module: inductor"]
-"""Implementations that need sizes to be equal: tuned where they are, and only there."""
+"""Implementations that need sizes to be equal, or multiples: tuned where they are, and only there."""
 
 import itertools
 import logging
@@ -14,6 +14,7 @@ from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
 )
+from torch.utils._sympy.functions import FloorDiv, Mod
 
 import torch
 from torch._inductor import config
@@ -26,7 +27,10 @@ from torch._inductor.range_autotune.candidates.equal_sites import at_equal_sizes
 from torch._inductor.range_autotune.sizes.equal_sizes import (
     at_equal,
     distance,
+    EqualSize,
+    implies,
     needed_equal,
+    text_of,
 )
 
 
@@ -45,7 +49,7 @@ class TestNeeded(SiteTestCase):
         return needed_equal(condition, self.s0 if size is None else size)
 
     def test_conditions_that_equal_sizes_decide(self):
-        expected = ((self.places, self.s0),)
+        expected = (EqualSize(self.places, self.s0),)
         s0, places = self.s0, self.places
         for condition in (
             sympy.Eq(s0, places),
@@ -69,7 +73,8 @@ class TestNeeded(SiteTestCase):
             (sympy.Eq(triple, s0 + 2 * places), (triple, s0 + 2 * places)),
             (sympy.Eq(triple - offsets + 1, 2 * s0), (triple, 2 * s0 + offsets - 1)),
         ):
-            self.assertEqual(self.needed(condition), (expected,), msg=str(condition))
+            found = self.needed(condition)
+            self.assertEqual(found, (EqualSize(*expected),), msg=str(condition))
 
     def test_other_conditions(self):
         s0, places = self.s0, self.places
@@ -89,23 +94,92 @@ class TestNeeded(SiteTestCase):
         self.assertEqual(self.needed(sympy.Eq(self.s0, data)), ())
         self.assertEqual(self.needed(sympy.Eq(self.s0 + data, 100)), ())
         condition = sympy.Eq(self.s0 * data, self.places * data)
-        self.assertEqual(self.needed(condition), ((self.places, self.s0),))
+        self.assertEqual(self.needed(condition), (EqualSize(self.places, self.s0),))
 
     def test_which_one_stands_for_both(self):
         condition = sympy.Eq(self.s0, self.places)
         self.assertEqual(
-            self.needed(condition, 2 * self.places), ((self.s0, self.places),)
+            self.needed(condition, 2 * self.places), (EqualSize(self.s0, self.places),)
         )
         few = self.symbol("s3", 100, (2, 128))
-        self.assertEqual(self.needed(sympy.Eq(self.s0, few)), ((self.s0, few),))
+        condition = sympy.Eq(self.s0, few)
+        self.assertEqual(self.needed(condition), (EqualSize(self.s0, few),))
         # Less than two rows are never measured.
         offsets = self.symbol("s4", 101)
         condition = sympy.Eq(offsets, self.s0 + 1)
-        self.assertEqual(self.needed(condition, offsets), ((offsets, self.s0 + 1),))
+        found = self.needed(condition, offsets)
+        self.assertEqual(found, (EqualSize(offsets, self.s0 + 1),))
+
+    def test_multiples(self):
+        """Of a number, also with a remainder; of one block only where ranges can be cut."""
+        s0, s1 = self.s0, self.s1
+        for condition, factor, rest, least in (
+            (sympy.Eq(Mod(s0, 8), 0), 8, 0, 1),
+            (sympy.Ne(Mod(s0, 7), 0), 7, 0, 1),
+            (sympy.Eq(16 * s0, 128 * FloorDiv(s0, 8)), 8, 0, 1),
+            (sympy.Eq(Mod(16 * s0, 128), 0), 8, 0, 1),
+            (sympy.Eq(Mod(s0 + 3, 8), 0), 8, 5, 1),
+            (sympy.Eq(Mod(s1, 4), 0), 4, 0, 2),
+            (sympy.Eq(Mod(s0 * s1, 8), 0), 8, 0, 1),
+        ):
+            with self.subTest(str(condition)):
+                (found,) = self.needed(condition)
+                self.assertEqual(str(found), f"{found.symbol} % {factor} == {rest}")
+                blocks, number = found.blocks
+                self.assertEqual(found.by, factor * blocks + rest)
+                self.assertEqual(self.shape_env.var_to_range[blocks].lower, least)
+                self.assertEqual(self.needed(condition), (found,))  # made once
+                far = distance((found,))
+                for n in range(2, 64):
+                    is_one = n % factor == rest and n >= factor * least + rest
+                    at = {found.symbol: sympy.Integer(n)}
+                    self.assertEqual(far.xreplace(at) == 0, is_one, msg=str(n))
+                    if is_one:
+                        self.assertEqual(number.xreplace(at), n // factor)
+
+    def test_no_multiples(self):
+        s0, few = self.s0, self.symbol("s3", 5, (2, 6))
+        data = self.shape_env.create_unbacked_symint().node.expr
+        for condition in (
+            sympy.Eq(Mod(FloorDiv(s0, 8), 2), 0),
+            sympy.Eq(Mod(2 * s0 + 1, 8), 0),
+            sympy.Eq(Mod(few, 8), 0),
+            sympy.Eq(Mod(data, 8), 0),
+            sympy.Eq(Mod(s0, self.s1), 0),
+            sympy.Lt(FloorDiv(s0, 8), 20),
+        ):
+            self.assertEqual(self.needed(condition), (), msg=str(condition))
+
+    def test_multiples_of_multiples(self):
+        (eights,) = self.needed(sympy.Eq(Mod(self.s0, 8), 0))
+        (threes,) = self.needed(sympy.Eq(Mod(eights.by, 12), 0), eights.by)
+        far = distance((eights, threes))
+        self.assertEqual(far.free_symbols, {self.s0})
+        for n in range(2, 100):
+            at = {self.s0: sympy.Integer(n)}
+            self.assertEqual(far.xreplace(at) == 0, n % 24 == 0, msg=str(n))
+
+    def test_what_implies_what(self):
+        s0, places = self.s0, self.places
+        fours, eights, twelves = (
+            self.needed(sympy.Eq(Mod(s0, n), 0)) for n in (4, 8, 12)
+        )
+        same = (EqualSize(places, s0),)
+        for equal, others, expected in (
+            (eights, fours, True),
+            (fours, eights, False),
+            (twelves, eights, False),
+            (same, same, True),
+            (same, eights, False),
+            ((*eights, EqualSize(places, eights[0].by)), same, True),
+            ((*eights, EqualSize(places, eights[0].by)), fours, True),
+        ):
+            text = f"{text_of(equal)}: {text_of(others)}"
+            self.assertEqual(implies(equal, others), expected, msg=text)
 
     def test_distance(self):
         s0, s1, s2 = self.s0, self.s1, self.places
-        equal = (s2, s1), (s1, s0)
+        equal = EqualSize(s2, s1), EqualSize(s1, s0)
         self.assertEqual(at_equal(s0 + 2 * s1 + 3 * s2, equal), 6 * s0)
         far = distance(equal)
         for values in itertools.product((3, 4, 5), repeat=3):
@@ -117,7 +191,7 @@ class TestSites(SiteTestCase):
     def test_inputs(self):
         x, y = self.tensor([self.s0, 4]), self.tensor([4, self.s1], offset=self.s1)
         site = self.site(x=x, y=y, n=self.s1 + 2)
-        equal = at_equal_sizes(site, ((self.s1, self.s0),))
+        equal = at_equal_sizes(site, (EqualSize(self.s1, self.s0),))
         self.assertEqual(equal.symbols(), [self.s0])
         self.assertEqual(equal.inputs[0].get_size(), [self.s0, 4])
         self.assertEqual(equal.inputs[1].get_size(), [4, self.s0])
@@ -141,7 +215,7 @@ class TestSites(SiteTestCase):
         site = CallSite(
             aten.abs.default, {"self": Inner(doubled)}, (x,), body=graph, call=call
         )
-        equal = at_equal_sizes(site, ((self.s1, self.s0),))
+        equal = at_equal_sizes(site, (EqualSize(self.s1, self.s0),))
         arguments = equal.fake_arguments()
         self.assertEqual(arguments["self"].shape[0].node.expr, self.s0)
         self.assertEqual(equal.call.args[0], equal.arguments["self"].node)
@@ -221,7 +295,7 @@ class TestModels(OpTestCase):
         self.assertEqual(warnings, [])
         self.assertRegex(
             log,
-            r"pair_autotuned: implementations need equal sizes, (s\d+) = (s\d+) "
+            r"pair_autotuned: implementations need (s\d+) == (s\d+) "
             r"\(y\.shape\[0\] is \1, x\.shape\[0\] is \2\)",
         )
         if not cpp_wrapper:  # neighbours are in the branches, be sizes equal or not
@@ -259,35 +333,35 @@ class TestModels(OpTestCase):
 
     def test_who_does_not_work_with_equal_sizes_either(self):
         def bad(x, y):
-            return x * y if x.shape[0] % 8 == 0 else x + y
+            return x * y if x.shape[0] // 8 % 2 == 0 else x + y
 
         self.register_two(bad, bad)
         compiled, code, log, warnings = self.compiled(self.op, 16, 16)
         self.assertIn("it guards on a size", warnings[0].getMessage())
-        self.assertNotIn("need equal sizes", log)
+        self.assertNotIn("implementations need", log)
         self.assertNotIn("size_branch", code)
         self.check(compiled, self.op, (3, 3), (70, 70), (3, 4))
 
     def test_those_that_work_with_equal_sizes_beside_one_that_does_not(self):
         def bad(x, y):
-            return x * y if x.shape[0] % 8 == 0 else x + y
+            return x * y if x.shape[0] // 8 % 2 == 0 else x + y
 
         self.register_two(bad, lambda x, y: y * x)
         compiled, code, log, warnings = self.compiled(self.op, 16, 16)
         self.assertEqual(len(warnings), 1)
         self.assertIn("it guards on a size", warnings[0].getMessage())
-        self.assertEqual(log.count("need equal sizes"), 1)
+        self.assertEqual(log.count("implementations need"), 1)
         self.assertEqual(code.count("if abs("), 1, msg=code)
         self.check(compiled, self.op, (3, 3), (70, 70), (70, 71))
 
     def test_those_that_do_not_need_equal_sizes_beside_one_that_does_not_work(self):
         def bad(x, y):
-            return x * y if x.shape[0] % 8 == 0 else x + y
+            return x * y if x.shape[0] // 8 % 2 == 0 else x + y
 
         self.register_two(bad, lambda x, y: -x)
         compiled, code, log, warnings = self.compiled(self.op, 16, 16)
         self.assertEqual(len(warnings), 1)
-        self.assertNotIn("need equal sizes", log)
+        self.assertNotIn("implementations need", log)
         self.assertNotIn("abs(", code)
         self.assertEqual(compiled(*self.inputs(70, 71)).shape, (70, 8))
 
@@ -345,7 +419,7 @@ class TestModels(OpTestCase):
 
         compiled, code, log, warnings = self.compiled(model, 16, 17)
         self.assertEqual(warnings, [])
-        self.assertRegex(log, r"implementations need equal sizes, (s\d+) = s\d+ \+ 1")
+        self.assertRegex(log, r"implementations need (s\d+) == s\d+ \+ 1")
         self.assertNotIn("cpp_fused", code[code.index("def call(") :])
         called.clear()
         self.check(compiled, model, (3, 4), (62, 63), (63, 64), (64, 65), (500, 501))
@@ -367,7 +441,7 @@ class TestModels(OpTestCase):
         )
         compiled, code, log, warnings = self.compiled(model, 16, 20, 36)
         self.assertEqual(warnings, [])
-        self.assertRegex(log, r"need equal sizes, s\d+ = s\d+ \+ s\d+ ")
+        self.assertRegex(log, r"need s\d+ == s\d+ \+ s\d+ ")
         self.assertEqual(len(re.findall(r"\babs\(", code)), 1)
         self.check(compiled, model, (3, 4, 7), (3, 4, 8), (300, 50, 350), (3000, 50, 9))
 
@@ -406,8 +480,8 @@ class TestModels(OpTestCase):
                 model, 16, 16, cpp_wrapper=cpp_wrapper
             )
         self.assertEqual(warnings, [])
-        self.assertIn("where they differ, the others compete", log)
-        self.assertIn("pair_autotuned: where sizes differ:", log)
+        self.assertIn("where that is not so, the others compete", log)
+        self.assertIn("pair_autotuned: where that is not so:", log)
         if not cpp_wrapper:
             # Of the first call three and two, neighbours inside; the second one's alone.
             self.assertEqual(code.count("if abs("), 2, msg=code)
@@ -423,7 +497,7 @@ class TestModels(OpTestCase):
         self.register_beside_other()
         with made_up_times(lambda size, index: 2.0 if index == 0 else 1.0):
             compiled, code, log, _ = self.compiled(self.op, 16, 16)
-        self.assertIn("where they differ, the others compete", log)
+        self.assertIn("where that is not so, the others compete", log)
         self.assertNotIn("abs(", code)
         self.check(compiled, self.op, (3, 3), (70, 70), (3, 4), (70, 3), (5000, 3))
 
@@ -494,6 +568,136 @@ class TestModels(OpTestCase):
             self.assertEqual(len(called), at[0] != at[1])
             expected = model(*wanted)
             self.assertEqual((result, given[0]), (expected, wanted[0]), msg=f"at {at}")
+
+    def model_of_blocks(self, *sizes, beside=None):
+        """
+        An op of blocks of rows, which does something else to rows that are left over, with an
+        implementation for each size of blocks below 4096 rows.
+
+        Args:
+            beside: one more implementation, for any rows.
+        """
+        op = self.define_op("blocks(Tensor x) -> Tensor")
+        called = []
+
+        def kernel(x):
+            called.append(len(x))
+            return -x if len(x) % sizes[0] else x * 2
+
+        def implementation(size):
+            def blocks(x):
+                inside = x.view(x.shape[0] // size, size, x.shape[1])
+                return (inside + inside).view(x.shape)
+
+            return blocks
+
+        self._library.impl("blocks", kernel, "CPU")
+        self._library.impl("blocks", torch.empty_like, "Meta")
+        dims = {"tensor_name": "x", "dim_index": 0, "dim_range": (0, 4096)}
+        impls = [implementation(size) for size in sizes]
+        configs = [CustomOpConfig(f, **dims) for f in (*impls, beside) if f]
+        self.register(op, configs, include_fallback=False)
+
+        def model(x):
+            return op(x.sin()).relu() + 1
+
+        return model, called
+
+    @parametrize("cpp_wrapper", (False, True))
+    @parametrize("compiled_at", (40, 41))
+    def test_blocks(self, compiled_at, cpp_wrapper):
+        model, called = self.model_of_blocks(8)
+        compiled, code, log, warnings = self.compiled(
+            model, compiled_at, cpp_wrapper=cpp_wrapper
+        )
+        self.assertEqual(warnings, [])
+        self.assertRegex(log, r"implementations need (s\d+) % 8 == 0 \(x\.shape\[0\]")
+        self.assertIn("the op itself runs", log)
+        if not cpp_wrapper:  # neighbours are in the branches
+            self.assertNotIn("cpp_fused", code[code.index("def call(") :])
+        called.clear()
+        self.check(compiled, model, (8,), (16,), (4088,))
+        self.assertEqual(len(called), 3)  # by model
+        called.clear()
+        self.check(compiled, model, (2,), (9,), (12,), (4096,))
+        self.assertEqual(len(called), 8)
+
+    def test_blocks_of_several_sizes(self):
+        """Each competes wherever its blocks fit."""
+        sizes = 4, 8, 6
+        model, called = self.model_of_blocks(*sizes)
+        with made_up_times(lambda size, index: 1.0 + abs(index - 1)):
+            compiled, _, log, warnings = self.compiled(model, 48)
+        self.assertEqual(warnings, [])
+        found = re.findall(r"implementations need ([^(]*) \(", log)
+        self.assertEqual(len(found), len({*found}), msg=log)
+        called.clear()
+        at = range(2, 50)
+        fitting = [n for n in at if n % 4 == 0 or n % 6 == 0]
+        for n in fitting:
+            self.check(compiled, model, (n,)) if n % 4 == 0 else compiled(
+                *self.inputs(n)
+            )
+        self.assertEqual(called, [n for n in fitting if n % 4 == 0])  # by model
+        called.clear()
+        self.check(compiled, model, *((n,) for n in at if n not in fitting))
+        self.assertEqual(len(called), 2 * (len(at) - len(fitting)))
+
+    def test_others_where_blocks_do_not_fit(self):
+        def any_rows(x):
+            whole = torch.scalar_tensor(x.shape[0]) % 8 == 0
+            return torch.where(whole, x * 2, -x)
+
+        model, called = self.model_of_blocks(8, beside=any_rows)
+        with made_up_times(lambda size, index: 1.0 + index):
+            compiled, _, log, warnings = self.compiled(model, 41)
+        self.assertEqual(warnings, [])
+        self.assertIn("the others compete", log)
+        called.clear()
+        self.check(compiled, model, (8,), (80,), (9,), (3000,), (3001,))
+        self.assertEqual(len(called), 5)  # by model
+
+    def test_blocks_of_a_size_that_is_not_dispatched_on(self):
+        op = self.define_op("groups(Tensor x, Tensor y) -> Tensor")
+        called = []
+
+        def kernel(x, y):
+            called.append(len(x))
+            return x.sum(0) + y if len(x) % 8 == 0 else -y
+
+        def groups(x, y):
+            return x.unflatten(0, (-1, 8)).sum(0).sum(0) + y
+
+        self._library.impl("groups", kernel, "CPU")
+        self._library.impl("groups", lambda x, y: torch.empty_like(y), "Meta")
+        dims = {"tensor_name": "y", "dim_index": 0, "dim_range": (0, 4096)}
+        self.register(op, [CustomOpConfig(groups, **dims)], include_fallback=False)
+
+        def model(x, y):
+            return op(x.sin(), y) * 2
+
+        compiled, _, _, warnings = self.compiled(model, 40, 5)
+        self.assertEqual(warnings, [])
+        called.clear()
+        self.check(compiled, model, (16, 5), (24, 300))
+        self.assertEqual(len(called), 2)  # by model
+        called.clear()
+        self.check(compiled, model, (8, 5), (9, 5), (17, 300))
+        self.assertEqual(len(called), 6)
+
+    def test_equal_sizes_in_blocks(self):
+        """Both are needed, and tested."""
+
+        def blocks(x, y):
+            x, y = (given.unflatten(0, (-1, 8)) for given in (x, y))
+            return (x * y).flatten(0, 1)
+
+        self.register_two(blocks, lambda x, y: y * x)
+        compiled, _, _, warnings = self.compiled(self.op, 16, 16)
+        self.assertEqual(warnings, [])
+        self.called.clear()
+        self.check(compiled, self.op, (16, 16), (63, 64), (64, 64), (67, 67), (9, 9))
+        self.assertEqual([n for n, _ in self.called], [16, 63, 63, 64, 67, 9, 9])
 
     def test_equal_calls(self):
         self.register_two()

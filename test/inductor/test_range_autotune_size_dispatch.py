@@ -141,7 +141,7 @@ class TestSizeDispatch(SymbolicTestCase):
         standing = Standing(None, site, (), ())
         outputs = Outputs(fakes, None, fakes)
         tuning = Tuning(outputs, None, 2 * self.size, ANY_SIZE, standing)
-        results = emit_dispatch(segments, tuning)
+        results = emit_dispatch([(tuning, segments)])
         (node,) = [o for o in V.graph.operations if isinstance(o, SizeDispatch)]
         return node, results
 

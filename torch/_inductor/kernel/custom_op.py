@@ -225,7 +225,7 @@ def autotune_custom_op(
         ``decomposition`` are None if that is the op itself.
     """
     from torch._inductor.range_autotune.candidates.preparing import prepare
-    from torch._inductor.range_autotune.lowering import decide, emit
+    from torch._inductor.range_autotune.lowering import decide, decide_others, emit
     from torch._inductor.range_autotune.modules import compiling
 
     _check_decompositions(name, decompositions, inputs, non_tensor_args)
@@ -248,12 +248,14 @@ def autotune_custom_op(
     if not tuning.standing.traced:
         tuning.standing.tell()
         raise RuntimeError(f"No valid choices generated for {name}")
-    compiling.submit(tuning)
-    if tuning.standing.suspended:
-        compiling.submit_guarded(tuning)
+    for case in tuning.cases:
+        if case.winners is None:
+            compiling.submit(case)
+        if case.standing.suspended:
+            compiling.submit_guarded(case)
     winners = decide(tuning)
     tuning.standing.tell()
-    results = emit(tuning, winners)
+    results = emit([(tuning, winners), *decide_others(tuning)])
     winner = tuning.standing.traced[winners[0].value.index]
     choice = _winning_choice(winner, tuning, inputs)
     return tuning.called.outputs.nested(results), choice

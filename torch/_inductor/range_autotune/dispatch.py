@@ -20,7 +20,7 @@ from .emitting.operation_config import tag
 from .emitting.size_dispatch import size_tests, SizeDispatch
 from .graphs.symbolic_graphs import inline_subgraph_to_ir_nodes
 from .kernel_configs.kernel_config_names import KERNEL_CONFIGS_OPTION
-from .sizes.equal_sizes import distance
+from .sizes.equal_sizes import distance, numbers_of_blocks
 from .sizes.guards import without_optional_guards
 
 
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from .ranges import Segment
     from .tuning import Tuning
 
+    # All sizes that can occur, sorted, each range with what runs there. One range alone is a
+    # branch, too, whose code is generated apart from that around it.
+    Case = tuple[Tuning, Sequence[Segment[TracedCandidate]]]
     # By what they depend on; each with its winner's graph.
     Branches = dict[Any, tuple[torch.fx.GraphModule, ir.Subgraph]]
 
@@ -93,85 +96,93 @@ def _has_fixed_layout(box: ir.TensorBox) -> bool:
     return not isinstance(box.get_layout(), ir.FlexibleLayout)
 
 
-def emit_dispatch(
-    segments: Sequence[Segment[TracedCandidate]],
-    tuning: Tuning,
-    where_unequal: Sequence[Segment[TracedCandidate]] = (),
-) -> list[ir.TensorBox]:
+def emit_dispatch(cases: Sequence[Case]) -> list[ir.TensorBox]:
     """
-    Lowers a choice among winners by the runtime value of a size, without a guard on it.
+    Lowers a choice among winners by the runtime values of sizes, without a guard on them.
 
     Args:
-        segments: sorted; together they hold every value of the dispatch dimension. One alone
-            is a branch, too, whose code is generated apart from that around it.
-        tuning: its branches, which equal call sites use again, are added to.
-        where_unequal: the same where sizes are not equal that are so for the others; if
-            there are such sizes, without any the op itself runs.
+        cases: in the order in which it is tested which one a call is, see ``Tuning.cases``.
     """
-    site, outputs, otherwise = tuning.site, tuning.outputs, tuning.otherwise
-    called = tuning.called.site
-    operands = [*called.symbols(), *called.inputs]
-    known = tuning.source.branches
-    branches = [
-        _known_branch(s.value, operands, site, outputs, known) for s in segments
-    ]
-    tests = _tests(segments, tuning)
-    if otherwise:
-        winners = [s.value for s in where_unequal] or [otherwise.traced]
-        unequal = _tests(where_unequal, otherwise.tuning, first=len(branches))
-        tests = distance(otherwise.equal), 1, tests, unequal
+    last, _ = cases[-1]
+    called, outputs = last.site, last.outputs.tensors
+    own: dict[sympy.Symbol, sympy.Expr] = {}
+    for tuning, _ in cases:
+        if tuning.otherwise:
+            own |= numbers_of_blocks(tuning.otherwise.equal)
+    symbols = called.symbols()
+    operands = [*symbols, *own.values(), *called.inputs]
+    symbols += own
+    branches: list[ir.Subgraph] = []
+    tests = []
+    for tuning, segments in cases:
+        size = None if tuning.size is None else tuning.size.xreplace(own)
+        tests.append(_tests(segments, size, first=len(branches)))
         branches += [
-            _known_branch(w, operands, called, otherwise.outputs, known)
-            for w in winners
+            _known_branch(s.value, symbols, operands, tuning) for s in segments
         ]
-    made = called.without_written(tuning.called.outputs.tensors)
+    test = tests.pop()
+    for (tuning, _), inner in zip(reversed(cases[:-1]), reversed(tests)):
+        assert tuning.otherwise is not None
+        test = distance(tuning.otherwise.equal), 1, inner, test
+    made = called.without_written(outputs)
     written = called.written_inputs
-    dispatch = SizeDispatch(tests, branches, operands, made, written)
+    dispatch = SizeDispatch(test, branches, operands, made, written, own)
     return called.with_written(map(ir.TensorBox.create, dispatch.outputs))
 
 
 def _tests(
-    segments: Sequence[Segment[TracedCandidate]], tuning: Tuning | None, first: int = 0
+    segments: Sequence[Segment[TracedCandidate]], size: sympy.Expr | None, first: int
 ) -> SizeTests:
     """
     What finds the branch of a size.
 
     Args:
-        first: the index of the branch of the first segment, or of the only branch.
+        size: symbolic; None where none is dispatched on.
+        first: the index of the branch of the first segment.
     """
-    if tuning is None or tuning.size is None:
+    if size is None:
         return first
     starts = [int(s.sizes.start) for s in segments[1:]]
-    return size_tests(tuning.size, starts, first)
+    return size_tests(size, starts, first)
 
 
 def _known_branch(
     winner: TracedCandidate,
+    symbols: Sequence[sympy.Symbol],
     operands: Sequence[Any],
-    site: CallSite,
-    outputs: Outputs,
-    known: Branches,
+    tuning: Tuning,
 ) -> ir.Subgraph:
     """The branch of an equal call site where it becomes a function, else a new one."""
+    site, outputs, known = tuning.site, tuning.outputs, tuning.source.branches
     if V.graph.cpp_wrapper or V.graph.aot_mode:  # written in place
-        return _branch(winner, operands, site, outputs)
+        return _branch(winner, symbols, operands, site, outputs)
     unaligned = [is_unaligned(operand) for operand in operands]
     patches = sorted(_config_of_kernels(winner).items())
-    how = str(patches), winner.known, tuple(winner.hints.items())
+    how = str(patches), winner.known, tuple(winner.hints.items()), tuple(symbols)
     key = id(V.graph), id(winner.graph), tuple(unaligned), *how
     if key not in known:
         # With the graph, for that its id is no other's.
-        known[key] = winner.graph, _branch(winner, operands, site, outputs)
+        branch = _branch(winner, symbols, operands, site, outputs)
+        known[key] = winner.graph, branch
     return known[key][1]
 
 
 def _branch(
-    winner: TracedCandidate, operands: Sequence[Any], site: CallSite, outputs: Outputs
+    winner: TracedCandidate,
+    symbols: Sequence[sympy.Symbol],
+    operands: Sequence[Any],
+    site: CallSite,
+    outputs: Outputs,
 ) -> ir.Subgraph:
-    """The winner's graph, lowered as what runs in its range of sizes."""
+    """
+    The winner's graph, lowered as what runs in its range of sizes.
+
+    Args:
+        symbols: those of sizes in it, maybe with others.
+        operands: what these are, and the site's inputs.
+    """
     patches = winner.candidate.config_patches
     name = f"size_branch_{next(_branch_numbers)}"
-    symbols = operands[: len(operands) - len(site.inputs)]
     gm, fakes = _with_symbols(winner.lowered, symbols, site)
     made = site.without_written(outputs.tensors)
     known, hints = winner.known, winner.hints

@@ -38,6 +38,7 @@ from .ops.functional_variants import variant_of
 from .ranges import fill_gaps, merge_neighbours, Segment
 from .regions import form_regions
 from .report import log_header, log_winners
+from .sizes.equal_sizes import text_of
 from .sizes.guards import replaced
 from .sizes.size_conditions import hint, size_bounds
 from .sizes.size_points import hint_point
@@ -54,6 +55,8 @@ if TYPE_CHECKING:
     from .registration import Registration
     from .standing import Standing
     from .tuning import Tuning
+
+    Decided = tuple[Tuning, Sequence[Segment[Winner]]]
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
@@ -181,10 +184,10 @@ def _tune(
     if not tuning.standing.traced:
         tuning.standing.tell()
         return None
-    if unequal := tuning.where_unequal:
-        _recall_or_compile(unequal)
-        if unequal.source.standing.suspended:
-            compiling.submit_guarded(unequal.source)
+    for other in tuning.cases[1:]:
+        _recall_or_compile(other)
+        if other.source.standing.suspended:
+            compiling.submit_guarded(other.source)
 
     def settle(realized: bool = False) -> list[ir.TensorBox]:
         winners = decide(tuning)
@@ -198,7 +201,7 @@ def _tune(
                 parts = tuning.outputs.without_known(lower_in_parts(site.inputs))
             return with_strides_of(tuning.called.outputs, parts, realized, site)
         tuning.standing.tell()
-        return emit(tuning, winners, _decide_where_unequal(tuning), realized)
+        return emit([(tuning, winners), *decide_others(tuning)], realized)
 
     if config.defer_custom_op_choices:
         results = defer(tuning, functools.partial(settle, realized=True))
@@ -244,8 +247,7 @@ def _tuning_of(registration: Registration, site: CallSite) -> Tuning:
             return same
         key = object()
     tuning = known[key] = prepare(registration, site)
-    if tuning.where_unequal:
-        known[object()] = tuning.where_unequal
+    known |= {object(): other for other in tuning.cases[1:]}
     return tuning
 
 
@@ -274,14 +276,18 @@ def decide(tuning: Tuning) -> tuple[Segment[Winner], ...]:
     return source.winners
 
 
-def _decide_where_unequal(tuning: Tuning) -> tuple[Segment[Winner], ...]:
-    """The same where sizes are not equal, see ``Tuning.where_unequal``; nothing without."""
-    unequal = tuning.where_unequal
-    if unequal is None:
-        return ()
-    log.info("%s: where sizes differ:", tuning.name)
-    winners = decide(unequal)
-    unequal.standing.tell()
+def decide_others(tuning: Tuning) -> list[Decided]:
+    """The same in the other cases, with fewer equal sizes, see ``Tuning.cases``."""
+    return [(other, _decide_other(other)) for other in tuning.cases[1:]]
+
+
+def _decide_other(tuning: Tuning) -> tuple[Segment[Winner], ...]:
+    if len(tuning.standing.traced) > 1:
+        equal = tuning.otherwise.equal if tuning.otherwise else ()
+        where = f"only {text_of(equal)}" if equal else "that is not so"
+        log.info("%s: where %s:", tuning.name, where)
+    winners = decide(tuning)
+    tuning.standing.tell()
     return winners
 
 
@@ -337,15 +343,6 @@ def _to_emit(tuning: Tuning, winner: Winner) -> TracedCandidate:
     return tuning.standing.traced[winner.index].with_configs(winner.kernel_configs)
 
 
-def _inlined(tuning: Tuning, winner: Winner) -> TracedCandidate | None:
-    """What the only winner is as a part of the graph around it, if it can be one."""
-    if tuning.otherwise:  # who needs equal sizes is a branch
-        is_op = winner.index == FALLBACK_INDEX and not tuning.where_unequal
-        return tuning.otherwise.traced if is_op else None
-    traced = _to_emit(tuning, winner)
-    return traced if _is_made_for_model(traced, tuning) else None
-
-
 def _is_made_for_model(winner: TracedCandidate, tuning: Tuning) -> bool:
     """Whether its code is generated for the same sizes as that around it."""
     if winner.made_for is None or not replaced(tuning.size).free_symbols:
@@ -369,49 +366,48 @@ def _table(
     return [Segment(s.sizes, _to_emit(tuning, s.value)) for s in winners]
 
 
-def _are_same(
-    tuning: Tuning,
-    winners: Sequence[Segment[Winner]],
-    other: Tuning,
-    others: Sequence[Segment[Winner]],
-) -> bool:
+def _are_same(one: Decided, other: Decided) -> bool:
     """Whether the same candidates win at the same sizes, none of them a variant."""
-    return (
-        tuple(winners) == tuple(others)
-        and tuning.standing.candidates == other.standing.candidates
-        and all(kind_of_variant(s.value.index) is None for s in winners)
+    winners = [segment.value for _, segments in (one, other) for segment in segments]
+    return _who_wins(*one) == _who_wins(*other) and not any(
+        kind_of_variant(winner.index) for winner in winners
     )
 
 
-def emit(
-    tuning: Tuning,
-    winners: Sequence[Segment[Winner]],
-    where_unequal: Sequence[Segment[Winner]] = (),
-    realized: bool = False,
-) -> list[ir.TensorBox]:
+def _who_wins(tuning: Tuning, segments: Sequence[Segment[Winner]]) -> list[Any]:
+    """Candidates, with their configs, and the sizes that others win below and from there."""
+    candidates = tuning.standing.candidates
+    winners = [segment.value for segment in segments]
+    return [
+        *(segment.sizes.start for segment in segments[1:]),
+        *((candidates[w.index] if w.index >= 0 else w.index) for w in winners),
+        *(winner.kernel_configs for winner in winners),
+    ]
+
+
+def emit(decided: Sequence[Decided], realized: bool = False) -> list[ir.TensorBox]:
     """
     Lowers the winner, or the dispatch among several; see ``emit_winner``.
 
     Args:
-        where_unequal: winners where sizes are not equal, see ``Tuning.where_unequal``.
+        decided: each case with its winners, see ``Tuning.cases``.
     """
-    winners, unequal = _possible(tuning, winners), tuning.where_unequal
-    others: list[Segment[TracedCandidate]] = []
-    if unequal:
-        where_unequal = _possible(unequal, where_unequal)
-        if _are_same(tuning, winners, unequal, where_unequal):
-            return emit(unequal, where_unequal, realized=realized)
-        others = _table(unequal, where_unequal)
-    table = _table(tuning, winners)
+    cases = [(tuning, _possible(tuning, winners)) for tuning, winners in decided]
+    while len(cases) > 1 and _are_same(*cases[-2:]):
+        del cases[-2]
+    tables = [(tuning, _table(tuning, winners)) for tuning, winners in cases]
+    if len(tables) == 1:
+        ((tuning, table),) = tables
+        winner = table[0].value
+        if len(table) == 1 and _is_made_for_model(winner, tuning):
+            return emit_winner(winner, tuning.site, tuning.outputs, realized)
+    tuning, table = max(tables, key=lambda case: len(case[1]))
     if len(table) == 1:
-        if inlined := _inlined(tuning, winners[0].value):
-            called = tuning.called
-            return emit_winner(inlined, called.site, called.outputs, realized)
-        return emit_dispatch(table, tuning, others)
+        return emit_dispatch(tables)
     assert tuning.table is not None
     dim = tuning.table.dim
     log.info("Generating torch.cond dispatch for %s with %d ranges", dim, len(table))
-    results = emit_dispatch(table, tuning, others)
+    results = emit_dispatch(tables)
     log.info(
         "Successfully generated torch.cond dispatch tree with %d conditional branches",
         len(table) - 1,

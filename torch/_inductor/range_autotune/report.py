@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 import torch
 
 from .ranges import fill_gaps, Segment
+from .sizes.equal_sizes import text_of
 
 
 if TYPE_CHECKING:
@@ -60,15 +61,15 @@ def log_equal_sizes(
     op_name: str, equal: EqualSizes, site: CallSite, others_compete: bool
 ) -> None:
     """
-    That implementations compete only where sizes are equal, and which these are.
+    That implementations compete only where sizes are equal, or multiples, and which these are.
 
     Args:
         others_compete: where they are not.
     """
-    sizes = ", ".join(f"{symbol} = {by}" for symbol, by in equal)
+    sizes = text_of(equal)
     log.info(
-        "%s: implementations need equal sizes, %s%s; where they differ, %s. "
-        "If they never do, say so with torch._check in the op's fake kernel",
+        "%s: implementations need %s%s; where that is not so, %s. "
+        "If it always is, say so with torch._check in the op's fake kernel",
         op_name,
         sizes,
         _symbols_in(sizes, site),

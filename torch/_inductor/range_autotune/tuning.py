@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from .call_site import CallSite
     from .candidates.contract import Outputs
-    from .candidates.traced_candidates import TracedCandidate
     from .dispatch import Branches
     from .ranges import DimRange, Segment
     from .registration import RangeTable, Registration
@@ -44,17 +43,12 @@ class Otherwise:
 
     Args:
         equal: sizes that what is tuned needs to be.
-        site: as it is called, with a symbol for each of them.
-        traced: the op itself, there.
-        outputs: what the op returns there.
-        tuning: what there is to decide there; None if there is only the op itself.
+        tuning: what there is to decide where they are not; maybe with fewer equal sizes, and
+            something else where they are not either.
     """
 
     equal: EqualSizes
-    site: CallSite
-    traced: TracedCandidate
-    outputs: Outputs
-    tuning: Tuning | None = None
+    tuning: Tuning
 
 
 @dataclasses.dataclass
@@ -102,14 +96,15 @@ class Tuning:
     otherwise: Otherwise | None = None
 
     @property
-    def called(self) -> Otherwise | Tuning:
-        """What has the call's inputs and outputs with all symbols that the model has."""
-        return self.otherwise or self
+    def cases(self) -> list[Tuning]:
+        """What there is to decide, in the order in which it is tested which one a call is."""
+        others = self.otherwise.tuning.cases if self.otherwise else []
+        return [self, *others]
 
     @property
-    def where_unequal(self) -> Tuning | None:
-        """What there is to decide where sizes are not equal that are so here."""
-        return self.otherwise.tuning if self.otherwise else None
+    def called(self) -> Tuning:
+        """The case that no size needs to be equal in, with all symbols that the model has."""
+        return self.cases[-1]
 
     @property
     def source(self) -> Tuning:

@@ -1,4 +1,4 @@
-"""A call site as it is where a size with a symbol of its own is equal to others."""
+"""A call site as it is where a size with a symbol of its own is equal to others, or a multiple."""
 
 from __future__ import annotations
 

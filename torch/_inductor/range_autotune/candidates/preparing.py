@@ -19,6 +19,7 @@ from ..ranges import ANY_SIZE, DimRange, fill_gaps, merge_neighbours, Segment
 from ..registering.contests import make_contest
 from ..registering.parsing import naming
 from ..report import log_equal_sizes
+from ..sizes.equal_sizes import implies
 from ..sizes.size_conditions import size_bounds
 from ..standing import ContestedRange, LEFT_OUT_ELSEWHERE, Standing
 from ..tuning import Otherwise, Tuning
@@ -30,36 +31,136 @@ from .tracing import add_plain_lowering, add_variants, trace_candidates
 
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import sympy
 
     from ..call_site import CallSite
     from ..registration import Contest, Registration
+    from ..sizes.equal_sizes import EqualSizes
     from .traced_candidates import TracedCandidate
+    from .tracing import NeedsEqualSizes
 
 log = logging.getLogger("torch._inductor.kernel.custom_op")
 
+# So many tests one behind the other find out in a call which sizes are equal.
+_MOST_TESTS = 3
 
-def prepare(
-    registration: Registration,
-    site: CallSite,
-    unhelped: frozenset[int] | None = frozenset(),
-) -> Tuning:
+
+@dataclasses.dataclass(frozen=True)
+class _Case:
+    """
+    Calls in which sizes are equal.
+
+    Args:
+        equal: these.
+        tuning: what there is to decide.
+    """
+
+    equal: EqualSizes
+    tuning: Tuning
+
+
+def prepare(registration: Registration, site: CallSite) -> Tuning:
     """
     Finds out who competes where, and traces each candidate once.
 
     Sizes that a candidate needs to be equal are taken for it; where they are not, those
     compete that do not need them to be.
 
-    Args:
-        unhelped: indices of candidates that do not work with equal sizes either; None to
-            leave out all that need some.
-
     Raises:
         ValueError: if the registration does not fit the call: a dimension that the
             tensor lacks, a bad config from a generator.
         NotTunable, CandidateError: if the call is to be lowered as if not registered.
+    """
+    cases = _cases(registration, site)
+    if len(cases) == 1:
+        return cases[0].tuning
+    tuned = [case for case in cases if case.tuning.standing.has_implementation]
+    others_compete = bool(tuned) and not tuned[-1].equal
+    tuning = tuned.pop().tuning if others_compete else _op_alone(registration, site)
+    for case in reversed(tuned):
+        # Who needs equal sizes has them; who is out anyway is so in all, and told of once.
+        tuning.standing.untold = []
+        case.tuning.otherwise = Otherwise(case.equal, tuning)
+        tuning = case.tuning
+        log_equal_sizes(registration.name, case.equal, site, others_compete)
+    return tuning
+
+
+def _cases(
+    registration: Registration,
+    site: CallSite,
+    equal: EqualSizes = (),
+    unequal: tuple[EqualSizes, ...] = (),
+    unhelped: frozenset[int] | None = frozenset(),
+) -> list[_Case]:
+    """
+    What there is to decide, in the order in which it is tested which case a call is.
+
+    Args:
+        site: the call site, with sizes equal.
+        equal: these.
+        unequal: sizes of which not all are equal.
+        unhelped: indices of candidates that do not work with equal sizes either; None to
+            leave out all that need some.
+    """
+
+    def may_help(index: int, needed: EqualSizes) -> bool:
+        if unhelped is None or index in unhelped:
+            return False
+        return not any(implies((*equal, *needed), sizes) for sizes in unequal)
+
+    tuning = _competing(registration, site, may_help)
+    if isinstance(tuning, Tuning):
+        return [_Case(equal, tuning)]
+    index, both = tuning.index, (*equal, *tuning.equal)
+    try:
+        _check_can_dispatch()
+        there = at_equal_sizes(site, tuning.equal)
+        cases = _cases(registration, there, both, unequal, unhelped)
+    except (NotTunable, CandidateError) as e:
+        log.debug("%s: not for equal sizes: %s", registration.name, one_line(e))
+        cases = []
+    if not any(_is_traced(index, case.tuning) for case in cases):
+        unhelped = (unhelped or frozenset()) | {index}
+        return _cases(registration, site, equal, unequal, unhelped)
+    is_last = len(equal) + len(unequal) >= _MOST_TESTS
+    if is_last and equal:  # calls with fewer equal sizes are another case
+        return cases
+    rest = (*unequal, both), None if is_last else unhelped
+    try:
+        return cases + _cases(registration, site, equal, *rest)
+    except (NotTunable, CandidateError) as e:
+        log.debug("%s: not where sizes differ: %s", registration.name, one_line(e))
+        return cases
+
+
+def _is_traced(index: int, tuning: Tuning) -> bool:
+    """Whether a candidate is, at any sizes."""
+    candidate = tuning.standing.candidates[index]
+    return any(t.candidate is candidate for t in tuning.standing.traced.values())
+
+
+def _op_alone(registration: Registration, site: CallSite) -> Tuning:
+    """A decided case: the op itself runs."""
+    fallback, outputs = trace_fallback(site)
+    traced = {FALLBACK_INDEX: fallback}
+    standing = Standing(registration, site, (), (), traced)
+    winners = (Segment(ANY_SIZE, Winner(FALLBACK_INDEX)),)
+    return Tuning(outputs, None, None, ANY_SIZE, standing, winners=winners)
+
+
+def _competing(
+    registration: Registration,
+    site: CallSite,
+    may_help: Callable[[int, EqualSizes], bool],
+) -> Tuning | NeedsEqualSizes:
+    """
+    Who competes where; or a candidate that needs sizes to be equal, if that may help it.
+
+    Raises:
+        ValueError, NotTunable, CandidateError: see ``prepare``.
     """
     if not _times_may_decide() and registration.options.include_fallback:
         raise NotTunable("Inductor is to be deterministic, so that no times decide")
@@ -74,13 +175,10 @@ def prepare(
     standing = Standing(registration, site, ranges, contest.candidates)
     can_call_op = all(_can_be_called(call.op) for call in site.calls)
     tuning = Tuning(outputs, table, size, bounds, standing, can_call_op=can_call_op)
-    may_be_equal = not _concerns_ranks(registration, [fallback])
-    needing = trace_candidates(tuning, unhelped if may_be_equal else None)
-    if needing and unhelped is not None:
-        op = Otherwise(needing.equal, site, fallback, outputs)
-        return _where_equal(registration, op, needing.index) or prepare(
-            registration, site, unhelped | {needing.index}
-        )
+    concerns_ranks = _concerns_ranks(registration, [fallback])
+    needing = trace_candidates(tuning, None if concerns_ranks else may_help)
+    if needing:
+        return needing
     _agree_with_ranks(tuning, fallback)
     if not _times_may_decide():
         _decide_without_times(tuning)
@@ -107,48 +205,6 @@ def _can_be_called(op: torch._ops.OpOverload) -> bool:
     return not kinds & unknown
 
 
-def _where_equal(
-    registration: Registration, op: Otherwise, index: int
-) -> Tuning | None:
-    """
-    What there is to decide where sizes are equal; None if a candidate that needs them to be
-    does not work there either.
-
-    Args:
-        op: what runs where they are not.
-        index: of the candidate.
-    """
-    try:
-        _check_can_dispatch()
-        tuning = prepare(registration, at_equal_sizes(op.site, op.equal))
-    except (NotTunable, CandidateError) as e:
-        log.debug("%s: not for equal sizes: %s", registration.name, one_line(e))
-        return None
-    candidate = tuning.standing.candidates[index]
-    if all(t.candidate is not candidate for t in tuning.standing.traced.values()):
-        return None
-    equal = op.equal
-    if tuning.otherwise:  # where more sizes are equal
-        equal += tuning.otherwise.equal
-    unequal = _where_unequal(registration, op)
-    log_equal_sizes(registration.name, equal, op.site, unequal is not None)
-    tuning.otherwise = dataclasses.replace(op, equal=equal, tuning=unequal)
-    return tuning
-
-
-def _where_unequal(registration: Registration, op: Otherwise) -> Tuning | None:
-    """
-    What there is to decide where sizes are not equal; None if only the op itself runs, as it
-    does where no times may decide.
-    """
-    if not _times_may_decide():
-        return None
-    tuning = prepare(registration, op.site, unhelped=None)
-    # Who needs equal sizes has them; who is out anyway is so there, too, and told of there.
-    tuning.standing.untold = []
-    return tuning if len(tuning.standing.traced) > 1 else None
-
-
 def _times_may_decide() -> bool:
     """Not where every run is to compute the same; torch's own setting implies Inductor's."""
     return not (config.deterministic or config.batch_invariant)
@@ -157,10 +213,7 @@ def _times_may_decide() -> bool:
 def _decide_without_times(tuning: Tuning) -> None:
     """
     Chooses the first candidate that competes in all ranges, where no times may decide and
-    the op itself does not compete.
-
-    Raises:
-        NotTunable: if there is none.
+    the op itself does not compete. If there is none, nobody is left.
     """
     for index, traced in tuning.standing.traced.items():
         if tuning.standing.enters_all_ranges(index):
@@ -172,8 +225,11 @@ def _decide_without_times(tuning: Tuning) -> None:
                 fill_gaps(ranges, tuning.bounds, Winner(FALLBACK_INDEX))
             )
             return
-    tuning.standing.tell()
-    raise NotTunable("no implementation is for all ranges, and no times decide")
+    tuning.standing.traced = {}
+    log.info(
+        "%s: no implementation is for all ranges, and no times decide",
+        tuning.name,
+    )
 
 
 def _check_can_dispatch() -> None:
@@ -216,18 +272,20 @@ def as_for(first: Tuning, site: CallSite) -> Tuning | None:
     No implementation is called again. None where candidates rely on what is known of the
     first site's symbols only.
     """
-    called, otherwise = first.called.site, first.otherwise
-    if site.exprs() == called.exprs() or not first.standing.traced:
+    otherwise = first.otherwise
+    is_same = site.exprs() == first.called.site.exprs()
+    if otherwise and not is_same:
+        return None
+    if is_same or not first.standing.traced:
         if otherwise:
-            unequal = otherwise.tuning and as_for(otherwise.tuning, site)
-            otherwise = dataclasses.replace(otherwise, site=site, tuning=unequal)
+            tuning = as_for(otherwise.tuning, site)
+            assert tuning is not None
+            otherwise = dataclasses.replace(otherwise, tuning=tuning)
             site = at_equal_sizes(site, otherwise.equal)
         standing = dataclasses.replace(first.standing, site=site)
         return dataclasses.replace(
             first, standing=standing, otherwise=otherwise, first=first.source
         )
-    if otherwise:
-        return None
     try:
         fallback, outputs = trace_fallback(site)
         size = None if first.table is None else site.size_of(first.table.dim)

@@ -32,7 +32,15 @@ from .traced_candidates import Rejection, TracedCandidate
 
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+    from collections.abc import (
+        Callable,
+        Collection,
+        Iterable,
+        Iterator,
+        Mapping,
+        Sequence,
+        Set,
+    )
 
     import sympy
 
@@ -76,7 +84,7 @@ class NeedsEqualSizes:
 
 
 def trace_candidates(
-    tuning: Tuning, unhelped: Collection[int] | None = None
+    tuning: Tuning, may_help: Callable[[int, EqualSizes], bool] | None = None
 ) -> NeedsEqualSizes | None:
     """
     Traces each candidate once, for all of its ranges where that is possible.
@@ -85,7 +93,7 @@ def trace_candidates(
     answer, and ranges are cut where the answer changes.
 
     Args:
-        unhelped: indices of candidates that equal sizes do not help, or None for all.
+        may_help: whether equal sizes may help a candidate, by its index; None if they help none.
 
     Returns:
         The first other one that needs sizes to be equal, with which this ends; None if all
@@ -98,8 +106,8 @@ def trace_candidates(
         candidate = standing.candidates[index]
         entered = tuple(r for r in standing.ranges if standing.enters(index, r))
         whole = _trace_in(tuning, candidate, entered)
-        may_need = unhelped is not None and index not in unhelped
-        if may_need and (equal := _needed_equal(tuning, whole)):
+        equal = _needed_equal(tuning, whole) if may_help else ()
+        if equal and may_help and may_help(index, equal):
             return NeedsEqualSizes(equal, index)
         pieces = _trace_in_pieces(tuning, candidate, whole, edges)
         reasons = [p.result for p in pieces if isinstance(p.result, Rejection)]

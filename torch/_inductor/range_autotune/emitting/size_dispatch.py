@@ -27,7 +27,7 @@ from ..candidates.contract import layout_of, main_device
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     import sympy
 
@@ -52,6 +52,7 @@ class SizeDispatch(ir.ExternKernel):
         operands: IR tensors and sympy expressions, the inputs of every branch.
         outputs: fake tensors, what every branch returns.
         written: those of the operands that branches write to.
+        own_symbols: of branches, with what they are in those of the graph around.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class SizeDispatch(ir.ExternKernel):
         operands: Sequence[Any],
         outputs: Sequence[torch.Tensor],
         written: Collection[ir.TensorBox],
+        own_symbols: Mapping[sympy.Symbol, sympy.Expr],
     ) -> None:
         realized = [ir.ExternKernel.realize_input(operand) for operand in operands]
         tensors = [x for x in realized if not isinstance(x, ir.ShapeAsConstantBuffer)]
@@ -76,6 +78,7 @@ class SizeDispatch(ir.ExternKernel):
         )
         self.tests = tests
         self.branches = tuple(branches)
+        self.own_symbols = own_symbols
         self.operands = tuple(realized)
         for box in written:  # who reads it as it was is to come before
             V.graph.mark_buffer_mutated(box.get_name())
@@ -114,7 +117,7 @@ class SizeDispatch(ir.ExternKernel):
         """Writes the tests of the size, and the branch or its call behind each."""
         operands = [self._argument(i) for i in range(len(self.operands))]
         names = [output.get_name() for output in self.outputs]
-        run = _branch_writer(wrapper, self.get_name(), operands, names)
+        run = _branch_writer(wrapper, self, operands, names)
         wrapper.writeline(_EndOfReuse(wrapper))
         if isinstance(self.tests, int):
             self._codegen_alone(wrapper, run)
@@ -227,7 +230,7 @@ _IF_IN_CPP = ("if ({}) {{", "} else {", "}")
 
 def _branch_writer(
     wrapper: PythonWrapperCodegen,
-    dispatch: str,
+    dispatch: SizeDispatch,
     operands: list[str],
     outputs: list[str],
 ) -> BranchWriter:
@@ -239,8 +242,9 @@ def _branch_writer(
         outputs: names of variables, not declared as yet.
     """
     if V.graph.cpp_wrapper or V.graph.aot_mode:
-        return _writer_in_place(wrapper, operands, outputs)
-    wrapper.writeline(f"{dispatch}_args = [{', '.join(operands)}]")
+        return _writer_in_place(wrapper, dispatch, operands, outputs)
+    arguments = f"{dispatch.get_name()}_args"
+    wrapper.writeline(f"{arguments} = [{', '.join(operands)}]")
     # The list holds them; the function that gets it frees them as early as it can.
     V.graph.scheduler.free_buffers()
 
@@ -248,13 +252,16 @@ def _branch_writer(
         wrapper.codegen_subgraph_common(branch)
         function = branch.graph.name  # type: ignore[union-attr]  # it is lowered
         results = f"({', '.join(outputs)},) = " if outputs else ""
-        wrapper.writeline(f"{results}{function}({dispatch}_args)")
+        wrapper.writeline(f"{results}{function}({arguments})")
 
     return call
 
 
 def _writer_in_place(
-    wrapper: PythonWrapperCodegen, operands: list[str], outputs: list[str]
+    wrapper: PythonWrapperCodegen,
+    dispatch: SizeDispatch,
+    operands: list[str],
+    outputs: list[str],
 ) -> BranchWriter:
     """See ``_branch_writer``."""
     writer: Any = wrapper
@@ -271,6 +278,9 @@ def _writer_in_place(
     handed_over = [line for line in lines if line]
 
     def write_branch(branch: ir.Subgraph) -> None:
+        for symbol, size in dispatch.own_symbols.items():
+            value = wrapper.codegen_sizevar(size)
+            wrapper.writeline(f"{writer.declare}{symbol} = {value}{writer.ending}")
         branch.graph.handed_over = handed_over  # type: ignore[union-attr]  # lowered
         write(branch, operands, outputs)
 
