@@ -4,6 +4,7 @@
 import itertools
 import logging
 import re
+from unittest import mock
 
 import sympy
 from range_autotune_testing import made_up_times, OpTestCase, SiteTestCase
@@ -24,6 +25,7 @@ from torch._inductor.kernel.custom_op import (
 )
 from torch._inductor.range_autotune.call_site import CallSite, Inner
 from torch._inductor.range_autotune.candidates.equal_sites import at_equal_sizes
+from torch._inductor.range_autotune.emitting import branch_lowering
 from torch._inductor.range_autotune.sizes.equal_sizes import (
     at_equal,
     distance,
@@ -642,6 +644,33 @@ class TestModels(OpTestCase):
         called.clear()
         self.check(compiled, model, *((n,) for n in at if n not in fitting))
         self.assertEqual(len(called), 2 * (len(at) - len(fitting)))
+
+    def test_guards_are_on_sizes_of_the_model(self):
+        """Here as on a GPU, where one is on the width of indices."""
+        model, called = self.model_of_blocks(8)
+        guards = []
+
+        def codegen(graph):
+            guard = 8 * graph.sizevars.shape_env.create_symintnode(
+                self.blocks_of(graph), hint=None
+            )
+            guards.append(bool(guard < 2**30))
+            return real(graph)
+
+        real = branch_lowering._BranchLowering._update_scheduler
+        with mock.patch.object(
+            branch_lowering._BranchLowering, "_update_scheduler", codegen
+        ):
+            compiled, _, _, warnings = self.compiled(model, 40)
+        self.assertEqual(warnings, [])
+        self.assertIn(True, guards)
+        called.clear()
+        self.check(compiled, model, (8,), (16,), (4088,))
+        self.assertEqual(len(called), 3)  # by model
+
+    def blocks_of(self, graph):
+        """The symbol that the model does not have; else any."""
+        return [*graph.own_symbols, *graph.sizevars.shape_env.var_to_range][0]
 
     def test_others_where_blocks_do_not_fit(self):
         def any_rows(x):

@@ -25,7 +25,7 @@ from .sizes.guards import without_optional_guards
 
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import sympy
 
@@ -111,14 +111,13 @@ def emit_dispatch(cases: Sequence[Case]) -> list[ir.TensorBox]:
             own |= numbers_of_blocks(tuning.otherwise.equal)
     symbols = called.symbols()
     operands = [*symbols, *own.values(), *called.inputs]
-    symbols += own
     branches: list[ir.Subgraph] = []
     tests = []
     for tuning, segments in cases:
         size = None if tuning.size is None else tuning.size.xreplace(own)
         tests.append(_tests(segments, size, first=len(branches)))
         branches += [
-            _known_branch(s.value, symbols, operands, tuning) for s in segments
+            _known_branch(s.value, symbols, own, operands, tuning) for s in segments
         ]
     test = tests.pop()
     for (tuning, _), inner in zip(reversed(cases[:-1]), reversed(tests)):
@@ -149,20 +148,21 @@ def _tests(
 def _known_branch(
     winner: TracedCandidate,
     symbols: Sequence[sympy.Symbol],
+    own: Mapping[sympy.Symbol, sympy.Expr],
     operands: Sequence[Any],
     tuning: Tuning,
 ) -> ir.Subgraph:
     """The branch of an equal call site where it becomes a function, else a new one."""
     site, outputs, known = tuning.site, tuning.outputs, tuning.source.branches
     if V.graph.cpp_wrapper or V.graph.aot_mode:  # written in place
-        return _branch(winner, symbols, operands, site, outputs)
+        return _branch(winner, symbols, own, operands, site, outputs)
     unaligned = [is_unaligned(operand) for operand in operands]
     patches = sorted(_config_of_kernels(winner).items())
-    how = str(patches), winner.known, tuple(winner.hints.items()), tuple(symbols)
+    how = str(patches), winner.known, tuple(winner.hints.items()), tuple(own)
     key = id(V.graph), id(winner.graph), tuple(unaligned), *how
     if key not in known:
         # With the graph, for that its id is no other's.
-        branch = _branch(winner, symbols, operands, site, outputs)
+        branch = _branch(winner, symbols, own, operands, site, outputs)
         known[key] = winner.graph, branch
     return known[key][1]
 
@@ -170,6 +170,7 @@ def _known_branch(
 def _branch(
     winner: TracedCandidate,
     symbols: Sequence[sympy.Symbol],
+    own: Mapping[sympy.Symbol, sympy.Expr],
     operands: Sequence[Any],
     site: CallSite,
     outputs: Outputs,
@@ -178,15 +179,16 @@ def _branch(
     The winner's graph, lowered as what runs in its range of sizes.
 
     Args:
-        symbols: those of sizes in it, maybe with others.
-        operands: what these are, and the site's inputs.
+        symbols: of the model, in sizes.
+        own: more symbols, with what they are in the model's.
+        operands: both of these, and the site's inputs.
     """
     patches = winner.candidate.config_patches
     name = f"size_branch_{next(_branch_numbers)}"
-    gm, fakes = _with_symbols(winner.lowered, symbols, site)
+    gm, fakes = _with_symbols(winner.lowered, [*symbols, *own], site)
     made = site.without_written(outputs.tensors)
     known, hints = winner.known, winner.hints
-    branch = lower_branch(gm, name, operands, fakes, made, patches, known, hints)
+    branch = lower_branch(gm, name, operands, fakes, made, patches, known, hints, own)
     assert branch.graph is not None
     tag(branch.graph.operations, _config_of_kernels(winner))
     return branch

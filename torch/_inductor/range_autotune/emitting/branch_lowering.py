@@ -17,6 +17,8 @@ from ..sizes.size_hints import generate_for
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    import sympy
+
     import torch
 
     from ...graph import GraphLowering
@@ -30,23 +32,25 @@ class _BranchLowering(TrustsInputs, SubgraphLowering):
 
     Attributes:
         known: of the size wherever the branch runs.
+        own_symbols: that the graph around does not have, with what they are in its.
         handed_over: code of a branch that is written in place, which drops the variables
             around it that nobody reads behind it; the branch's own hold what it reads.
     """
 
     known: KnownSize | None = None
+    own_symbols: Mapping[sympy.Symbol, sympy.Expr] = {}
     handed_over: Sequence[str] = ()
 
     def codegen(self) -> Any:
         """Kernels and wrapper of a function."""
-        with emitting(self.known):
+        with emitting(self.known, self.own_symbols):
             return super().codegen()
 
     def codegen_subgraph(self, parent_graph: GraphLowering) -> None:
         """The same, written in place."""
         for line in self.handed_over:
             parent_graph.wrapper_code.writeline(line)
-        with emitting(self.known):
+        with emitting(self.known, self.own_symbols):
             super().codegen_subgraph(parent_graph)
 
     def allocate_non_dup_const_name(self, name: str | None, data: torch.Tensor) -> str:
@@ -80,6 +84,7 @@ def lower_branch(
     config_patches: Mapping[str, Any],
     known: KnownSize | None,
     hints: Values,
+    own_symbols: Mapping[sympy.Symbol, sympy.Expr],
 ) -> ir.Subgraph:
     """
     Lowers a graph as a branch of a dispatch in the graph being compiled.
@@ -93,6 +98,7 @@ def lower_branch(
         config_patches: Inductor config to lower the branch under.
         known: of the size wherever the branch runs.
         hints: sizes to generate it for, by symbol; the model's own if empty.
+        own_symbols: that the graph being compiled does not have, with what they are in its.
     """
     parent = V.graph
     graph = _BranchLowering(
@@ -114,10 +120,11 @@ def lower_branch(
         if is_unaligned(operand):
             graph.unaligned_buffers.add(graph.qualify_name(node.target))
     graph.known = known
+    graph.own_symbols = own_symbols
     with (
         V.set_graph_handler(graph),
         config.patch(dict(config_patches)),
-        emitting(known),
+        emitting(known, own_symbols),
         constants_may_be_real(),
         without_optional_guards(),
     ):

@@ -25,7 +25,7 @@ from .narrowed_sizes import compound_in_range, narrowed, no_answer_kept
 
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -70,20 +70,26 @@ def knowing(known: KnownSize | None) -> AbstractContextManager[None]:
 
 
 @contextlib.contextmanager
-def emitting(known: KnownSize | None) -> Iterator[None]:
+def emitting(
+    known: KnownSize | None, own_symbols: Mapping[sympy.Symbol, sympy.Expr]
+) -> Iterator[None]:
     """
     The same for code that is emitted: what it guards on is added behind the block.
 
     A guard has the shape environment look up whether the model's own size is in its range,
     which it may not be in this one.
+
+    Args:
+        own_symbols: of the code, that the model does not have, with what they are in the
+            model's, which guards are on.
     """
-    if known is None or free_unbacked_symbols(known.size):
+    if not own_symbols and (known is None or free_unbacked_symbols(known.size)):
         with knowing(known):
             yield
         return
     with recorded_guards() as conditions, knowing(known):
         yield
-    for condition in conditions:
+    for condition in (c.xreplace(dict(own_symbols)) for c in conditions):
         if free_unbacked_symbols(condition):
             _shape_env().guard_or_defer_runtime_assert(condition, "a candidate's code")
         else:
