@@ -75,7 +75,11 @@ def prepare(registration: Registration, site: CallSite) -> Tuning:
     """
     cases = _cases(registration, site)
     if len(cases) == 1:
-        return cases[0].tuning
+        (tuning,) = (case.tuning for case in cases)
+        if not (_times_may_decide() or tuning.standing.traced):
+            tuning.standing.tell()
+            raise NotTunable("no implementation is for all ranges, and no times decide")
+        return tuning
     tuned = [case for case in cases if case.tuning.standing.has_implementation]
     others_compete = bool(tuned) and not tuned[-1].equal
     tuning = tuned.pop().tuning if others_compete else _op_alone(registration, site)
@@ -226,10 +230,6 @@ def _decide_without_times(tuning: Tuning) -> None:
             )
             return
     tuning.standing.traced = {}
-    log.info(
-        "%s: no implementation is for all ranges, and no times decide",
-        tuning.name,
-    )
 
 
 def _check_can_dispatch() -> None:

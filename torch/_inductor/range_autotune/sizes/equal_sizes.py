@@ -96,16 +96,16 @@ def needed_equal(condition: sympy.Basic, size: sympy.Expr | None) -> EqualSizes:
         equal = _solved(zero, kept, shape_env)
         if equal and known_answer(at_equal(condition, equal), shape_env) is not None:
             return equal
-    for symbol in symbols:
-        for factor, rest in _blocks(condition, symbol):
-            # Of one block alone code is asked for, too; ranges can be cut where it is.
-            least = 1 if symbol in kept else 2
-            equal = _in_blocks(symbol, factor, rest, least, shape_env)
-            if (
-                equal
-                and known_answer(at_equal(condition, equal), shape_env) is not None
-            ):
-                return equal
+    in_blocks = [(s, *blocks) for s in symbols for blocks in _blocks(condition, s)]
+    in_blocks.sort(
+        key=lambda found: (hint(found[0]) % found[1] != found[2], found[0] not in kept)
+    )
+    for symbol, factor, rest in in_blocks:
+        # Of one block alone code is asked for, too; ranges can be cut where it is.
+        least = 1 if symbol in kept else 2
+        equal = _in_blocks(symbol, factor, rest, least, shape_env)
+        if equal and known_answer(at_equal(condition, equal), shape_env) is not None:
+            return equal
     return ()
 
 
