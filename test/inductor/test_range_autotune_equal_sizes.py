@@ -123,6 +123,8 @@ class TestNeeded(SiteTestCase):
             (sympy.Eq(Mod(s0 + 3, 8), 0), 8, 5, 1),
             (sympy.Eq(Mod(s1, 4), 0), 4, 0, 2),
             (sympy.Eq(Mod(s0 * s1, 8), 0), 8, 0, 1),
+            (sympy.Eq(s0, 8 * FloorDiv(s0 + 7, 8)), 8, 0, 1),
+            (sympy.Lt(8 * FloorDiv(s0, 8), s0), 8, 0, 1),
         ):
             with self.subTest(str(condition)):
                 (found,) = self.needed(condition)
@@ -148,6 +150,7 @@ class TestNeeded(SiteTestCase):
             sympy.Eq(Mod(few, 8), 0),
             sympy.Eq(Mod(data, 8), 0),
             sympy.Eq(Mod(s0, self.s1), 0),
+            sympy.Lt(s0, 8 * FloorDiv(s0, 8) + 5),
             sympy.Lt(FloorDiv(s0, 8), 20),
         ):
             self.assertEqual(self.needed(condition), (), msg=str(condition))
@@ -571,13 +574,14 @@ class TestModels(OpTestCase):
             expected = model(*wanted)
             self.assertEqual((result, given[0]), (expected, wanted[0]), msg=f"at {at}")
 
-    def model_of_blocks(self, *sizes, beside=None):
+    def model_of_blocks(self, *sizes, beside=None, asks_from=0):
         """
         An op of blocks of rows, which does something else to rows that are left over, with an
         implementation for each size of blocks below 4096 rows.
 
         Args:
             beside: one more implementation, for any rows.
+            asks_from: from so many rows on implementations need blocks.
         """
         op = self.define_op("blocks(Tensor x) -> Tensor")
         called = []
@@ -588,6 +592,8 @@ class TestModels(OpTestCase):
 
         def implementation(size):
             def blocks(x):
+                if x.shape[0] < asks_from:
+                    return x + x
                 inside = x.view(x.shape[0] // size, size, x.shape[1])
                 return (inside + inside).view(x.shape)
 
@@ -671,6 +677,30 @@ class TestModels(OpTestCase):
     def blocks_of(self, graph):
         """The symbol that the model does not have; else any."""
         return [*graph.own_symbols, *graph.sizevars.shape_env.var_to_range][0]
+
+    def test_who_asks_for_blocks_among_large_sizes(self):
+        model, called = self.model_of_blocks(8, asks_from=100)
+        compiled, _, log, warnings = self.compiled(model, 120)
+        self.assertEqual(warnings, [])
+        self.assertIn("is cut at 100", log)
+        called.clear()
+        self.check(compiled, model, (8,), (96,), (104,), (4088,))
+        self.assertEqual(len(called), 4)  # by model
+
+    def test_who_rounds_up_needs_no_blocks(self):
+        def padded(x):
+            rows = (x.shape[0] + 7) // 8 * 8
+            inside = torch.nn.functional.pad(x, (0, 0, 0, rows - x.shape[0]))
+            return (inside.view(-1, 8, x.shape[1]) * 2).view(rows, -1)[: x.shape[0]]
+
+        model, called = self.model_of_blocks(1, beside=padded)
+        with made_up_times(lambda size, index: 1.0 if index > 0 else 2.0):
+            compiled, _, log, warnings = self.compiled(model, 40)
+        self.assertEqual(warnings, [])
+        self.assertNotIn("implementations need", log)
+        called.clear()
+        self.check(compiled, model, (8,), (9,), (2,), (4000,))
+        self.assertEqual(len(called), 4)  # by model
 
     def test_others_where_blocks_do_not_fit(self):
         def any_rows(x):

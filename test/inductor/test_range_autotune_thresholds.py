@@ -294,7 +294,7 @@ class TestCompiled(AutotuneTestCase):
         def aligned(x):
             if x.shape[0] <= 16:
                 return x + 1
-            return x + 2 if x.shape[0] % 8 == 0 else x + 3
+            return x + 2 if x.shape[0] // 8 % 2 == 0 else x + 3
 
         op = self.registered(aligned, always)
         compiled, message = self.compiled_with_warning(op)

@@ -106,10 +106,10 @@ def trace_candidates(
         candidate = standing.candidates[index]
         entered = tuple(r for r in standing.ranges if standing.enters(index, r))
         whole = _trace_in(tuning, candidate, entered)
-        equal = _needed_equal(tuning, whole) if may_help else ()
-        if equal and may_help and may_help(index, equal):
-            return NeedsEqualSizes(equal, index)
         pieces = _trace_in_pieces(tuning, candidate, whole, edges)
+        for equal in filter(None, (_needed_equal(tuning, piece) for piece in pieces)):
+            if may_help and may_help(index, equal):
+                return NeedsEqualSizes(equal, index)
         reasons = [p.result for p in pieces if isinstance(p.result, Rejection)]
         if isinstance(whole.result, TracedCandidate):
             standing.traced[index] = whole.result

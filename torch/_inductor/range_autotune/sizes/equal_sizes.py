@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 _REMAINDERS = (Mod, PythonMod, sympy.Mod, FloorDiv)
+_UNEQUAL = (sympy.Ne, sympy.Lt, sympy.Gt)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,6 +97,8 @@ def needed_equal(condition: sympy.Basic, size: sympy.Expr | None) -> EqualSizes:
         equal = _solved(zero, kept, shape_env)
         if equal and known_answer(at_equal(condition, equal), shape_env) is not None:
             return equal
+    # What is asked is whether something is left, or whether nothing is.
+    whole = sympy.false if isinstance(condition, _UNEQUAL) else sympy.true
     in_blocks = [(s, *blocks) for s in symbols for blocks in _blocks(condition, s)]
     in_blocks.sort(
         key=lambda found: (hint(found[0]) % found[1] != found[2], found[0] not in kept)
@@ -104,7 +107,7 @@ def needed_equal(condition: sympy.Basic, size: sympy.Expr | None) -> EqualSizes:
         # Of one block alone code is asked for, too; ranges can be cut where it is.
         least = 1 if symbol in kept else 2
         equal = _in_blocks(symbol, factor, rest, least, shape_env)
-        if equal and known_answer(at_equal(condition, equal), shape_env) is not None:
+        if equal and known_answer(at_equal(condition, equal), shape_env) == whole:
             return equal
     return ()
 
@@ -121,14 +124,13 @@ def _blocks(condition: sympy.Basic, symbol: sympy.Symbol) -> list[tuple[int, int
             continue
         factor = size.coeff(symbol)
         left = sympy.expand(size - factor * symbol)
+        rests = {0}  # of a number of blocks that is rounded up, too
         if factor.is_Integer and left.is_Integer:
-            rests = [n for n in range(by) if (factor * n + left) % by == 0]
+            rests |= {next((n for n in range(by) if (factor * n + left) % by == 0), 0)}
             by //= math.gcd(by, factor)
         else:
-            rests = [0]
             by //= math.gcd(by, size.as_content_primitive()[0])
-        if rests and by > 1:
-            found.append((int(by), rests[0]))
+        found += [(int(by), rest) for rest in rests if by > 1]
     return sorted(found)
 
 
