@@ -51,12 +51,6 @@ class EqualSize:
     by: sympy.Expr
     blocks: tuple[sympy.Symbol, sympy.Expr] | None = None
 
-    def __str__(self) -> str:
-        if self.blocks is None:
-            return f"{self.symbol} == {self.by}"
-        factor, rest = _factor_and_rest(self.by, self.blocks[0])
-        return f"{self.symbol} % {factor} == {rest}"
-
     @property
     def condition(self) -> sympy.Basic:
         """What follows from it for the size, symbolic."""
@@ -241,5 +235,14 @@ def implies(equal: EqualSizes, others: EqualSizes) -> bool:
 
 
 def text_of(equal: EqualSizes) -> str:
-    """For logs."""
-    return ", ".join(map(str, equal))
+    """For logs, in the model's symbols."""
+    numbers = numbers_of_blocks(equal)
+    texts = []
+    for size in equal:
+        symbol = size.symbol.xreplace(numbers)
+        if size.blocks is None:
+            texts.append(f"{symbol} == {size.by.xreplace(numbers)}")
+        else:
+            factor, rest = _factor_and_rest(size.by, size.blocks[0])
+            texts.append(f"{symbol} % {factor} == {rest}")
+    return ", ".join(texts)
