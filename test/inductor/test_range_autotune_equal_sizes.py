@@ -624,6 +624,7 @@ class TestModels(OpTestCase):
         self.assertEqual(warnings, [])
         self.assertRegex(log, r"implementations need (s\d+) % 8 == 0 \(x\.shape\[0\]")
         self.assertIn("the op itself runs", log)
+        self.assertRegex(code, r"if \(?s\d+L? < 4096L?\)?")
         if not cpp_wrapper:  # neighbours are in the branches
             self.assertNotIn("cpp_fused", code[code.index("def call(") :])
         called.clear()
