@@ -655,6 +655,22 @@ class TestModels(OpTestCase):
         self.check(compiled, model, *((n,) for n in at if n not in fitting))
         self.assertEqual(len(called), 2 * (len(at) - len(fitting)))
 
+    def test_blocks_with_a_size_that_follows_from_others(self):
+        """Of no block there is none, which code asks for first."""
+
+        def inferred(x):
+            inside = x.view(x.shape[0] // 8, 8, -1)
+            return (inside + inside).view(x.shape)
+
+        model, called = self.model_of_blocks(8, beside=inferred)
+        with made_up_times(lambda size, index: 2.0 - index / 8):
+            compiled, code, _, warnings = self.compiled(model, 40)
+        self.assertEqual(warnings, [])
+        self.assertNotIn("cpp_fused", code[code.index("def call(") :])
+        called.clear()
+        self.check(compiled, model, (16,), (4088,))
+        self.assertEqual(len(called), 2)  # by model
+
     def test_guards_are_on_sizes_of_the_model(self):
         """Here as on a GPU, where one is on the width of indices."""
         model, called = self.model_of_blocks(8)

@@ -78,6 +78,11 @@ class TestGuards(SymbolicTestCase):
             self.assertEqual(self.values(self.s0), ValueRanges(5, int_oo))
         self.assertEqual([self.values(s) for s in (self.s0, self.s1)], before)
 
+    def test_a_part_that_is_more_than_one_block_long(self):
+        self.guard(sympy.Ne(-FloorDiv(-self.s0, 80), 1))
+        with without_ruled_out_ends(self.shape_env):
+            self.assertEqual(self.values(self.s0), ValueRanges(81, int_oo))
+
     def test_behind_an_error(self):
         self.guard(sympy.Ne(self.s0, 2))
         with contextlib.suppress(RuntimeError), without_ruled_out_ends(self.shape_env):

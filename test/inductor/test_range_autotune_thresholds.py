@@ -38,10 +38,12 @@ from torch.utils._sympy.functions import (
 )
 
 import torch
+from torch._inductor import config
 from torch._inductor.kernel.custom_op import (
     CustomOpRangeConfig,
     register_custom_op_autotuning,
 )
+from torch._inductor.range_autotune.candidate_indices import APART, kind_of_variant
 from torch._inductor.range_autotune.ranges import DimRange
 from torch._inductor.range_autotune.sizes.thresholds import thresholds
 
@@ -269,6 +271,44 @@ class TestCompiled(AutotuneTestCase):
         ):
             compiled = compile_at(op, ramp(100, 4))
         self.assert_markers(compiled, {2: 1, 39: 1, 40: 2, 512: 2})
+
+    def test_neighbours_and_variants_are_in_each_part(self):
+        def asking(x):
+            return x + 1
+
+        kinds = {}
+
+        def note_kind(size, index):
+            kinds.setdefault(size, set()).add(kind_of_variant(index))
+            return 1.0 if index > 0 else 2.0
+
+        op = self.registered(asking, ranges=((0, math.inf),))
+        with (
+            guards_in_code_of("asking", lambda size: size < 40),
+            made_up_times(note_kind),
+            self.assertLogs("torch._inductor.kernel.custom_op", "INFO") as logs,
+            config.patch(fusion_speedup_threshold=1.0),
+        ):
+            compiled = compile_at(lambda x: op(x * 2) + 1, ramp(100, 4))
+        log = "".join(logs.output)
+        self.assertIn("range [0, inf) is cut at 40", log)
+        self.assertNotIn("do not work with these neighbours", log)
+        for size in (2, 39, 40, 700):
+            self.assertEqual(compiled(ramp(size, 4)), ramp(size, 4) * 2 + 2)
+        for size, found in kinds.items():
+            self.assertIn(APART, found, msg=f"at size {size}")
+
+    def test_times_in_cut_ranges_are_recalled(self):
+        def asking(x):
+            return x + 1
+
+        op = self.registered(asking, ranges=((0, 512),))
+        for is_first in (True, False):
+            counters.clear()
+            with guards_in_code_of("asking", lambda size: size < 40):
+                compile_at(op, ramp(100, 4))
+            timings = counters["inductor"]["custom_op_candidate_timings"]
+            self.assertEqual(timings > 0, is_first)
 
     def test_who_asks_nothing_competes_in_all_parts(self):
         op = self.registered(always, by_size)

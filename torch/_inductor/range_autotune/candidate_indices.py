@@ -7,8 +7,13 @@ others negative ones.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from .registration import Candidate
 
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 # The op itself, called eagerly: the last resort of every call site.
 FALLBACK = Candidate("fallback", None)
@@ -30,6 +35,12 @@ _KINDS = (APART, AS_WRITTEN, PERSISTENT, AS_WRITTEN_PERSISTENT, *FOR_OTHER_SIZES
 def index_of_variant(number: int, kind: str) -> int:
     """The index of a variant of the candidate of that number."""
     return _FIRST_VARIANT_INDEX - len(_KINDS) * number - _KINDS.index(kind)
+
+
+def next_number(variants: Iterable[int]) -> int:
+    """Of a candidate, for variants beside others: the first that none of these has."""
+    offsets = (_FIRST_VARIANT_INDEX - index for index in variants)
+    return max((offset // len(_KINDS) + 1 for offset in offsets), default=0)
 
 
 def kind_of_variant(index: int) -> str | None:

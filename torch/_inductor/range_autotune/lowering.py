@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
     from .candidates.traced_candidates import TracedCandidate
     from .registration import Registration
-    from .standing import Standing
+    from .standing import ContestedRange, Standing
     from .tuning import Tuning
 
     Decided = tuple[Tuning, Sequence[Segment[Winner]]]
@@ -172,22 +172,22 @@ def _tune(
         _FellApart: if that is better.
     """
     tuning = _tuning_of(registration, site)
+    uncut = [case.source.standing.ranges for case in tuning.cases]
     _recall_or_compile(tuning)
     # What is measured, here or by an earlier process, was so with these neighbours.
     to_measure = not tuning.source.measured
     if lower_in_parts and to_measure and _is_better_in_parts(tuning, reach):
         raise _FellApart(tuning.standing)
-    if tuning.source.standing.suspended:
-        compiling.submit_guarded(tuning.source)
-        if tuning.first:  # an equal call site, in front of this one, fell apart
-            return _tune(registration, site, lower_in_parts, reach)
+    # An equal call site, in front of this one, fell apart.
+    is_second = tuning.first is not None and bool(tuning.source.standing.suspended)
+    for other in tuning.cases[1:]:
+        _recall_or_compile(other)
+    _compile_guarded(tuning, uncut)
+    if is_second:
+        return _tune(registration, site, lower_in_parts, reach)
     if not tuning.standing.traced:
         tuning.standing.tell()
         return None
-    for other in tuning.cases[1:]:
-        _recall_or_compile(other)
-        if other.source.standing.suspended:
-            compiling.submit_guarded(other.source)
 
     def settle(realized: bool = False) -> list[ir.TensorBox]:
         winners = decide(tuning)
@@ -215,6 +215,22 @@ def _recall_or_compile(tuning: Tuning) -> None:
     undecided = tuning.first is None and tuning.winners is None
     if tuning.standing.traced and undecided and not recall(tuning):
         compiling.submit(tuning)
+
+
+def _compile_guarded(tuning: Tuning, uncut: Sequence[Sequence[ContestedRange]]) -> None:
+    """
+    The same for those whose code guarded, in all cases of a call site.
+
+    Args:
+        uncut: the ranges of each case before guards cut any, as they may have in an earlier
+            process.
+    """
+    for case, ranges in zip(tuning.cases, uncut):
+        source = case.source
+        if source.standing.suspended:
+            compiling.submit_guarded(source)
+        if source.standing.ranges != ranges and not source.measured:
+            recall(source)
 
 
 def _is_better_in_parts(tuning: Tuning, reach: Reach = Reach.ALONE) -> bool:

@@ -149,6 +149,14 @@ class Standing:
         self.traced[index] = traced
         self.variants[index] = varied
 
+    def drop_with_variants(self, index: int) -> TracedCandidate:
+        """Takes a candidate out, which others take the place of; says nothing."""
+        for variant, varied in self.variants.items():
+            if varied == index:
+                self.traced.pop(variant, None)
+                self.suspended.pop(variant, None)
+        return self.traced.pop(index)
+
     def competes(self, index: int, competing: ContestedRange) -> bool:
         """Whether a candidate that is still in runs in a range."""
         is_in = index in self.traced and index not in self.out_of(competing)

@@ -15,6 +15,7 @@ from ..candidate_indices import (
     AS_WRITTEN,
     AS_WRITTEN_PERSISTENT,
     index_of_variant,
+    next_number,
     PERSISTENT,
     PLAIN_INDEX,
 )
@@ -110,6 +111,7 @@ def trace_candidates(
         for equal in filter(None, (_needed_equal(tuning, piece) for piece in pieces)):
             if may_help and may_help(index, equal):
                 return NeedsEqualSizes(equal, index)
+        pieces = _with_gaps_closed(pieces)
         reasons = [p.result for p in pieces if isinstance(p.result, Rejection)]
         if isinstance(whole.result, TracedCandidate):
             standing.traced[index] = whole.result
@@ -146,8 +148,7 @@ def _trace_in_pieces(
     tuning: Tuning, candidate: Candidate, whole: _Piece, edges: Set[int]
 ) -> list[_Piece]:
     """
-    In parts of ranges by what it asks of the size, until it asks no more; in order, with one
-    piece for parts beside each other that it is out of.
+    In parts of ranges by what it asks of the size, until it asks no more; in order.
 
     Args:
         edges: of the call site's ranges, and of parts of them for candidates before this one.
@@ -165,11 +166,21 @@ def _trace_in_pieces(
             mine = cuts
             traced = [_trace_in(tuning, candidate, part) for part in parts]
             waiting = traced + waiting
-        elif done and not (done[-1].is_traced or piece.is_traced):
-            done[-1] = _Piece(done[-1].ranges + piece.ranges, done[-1].result)
         else:
             done.append(piece)
     return done
+
+
+def _with_gaps_closed(pieces: Sequence[_Piece]) -> list[_Piece]:
+    """With one piece for parts beside each other that a candidate is out of."""
+    closed: list[_Piece] = []
+    for piece in pieces:
+        if closed and not (closed[-1].is_traced or piece.is_traced):
+            last = closed.pop()
+            closed.append(_Piece(last.ranges + piece.ranges, last.result))
+        else:
+            closed.append(piece)
+    return closed
 
 
 def _parts_by_answer(tuning: Tuning, piece: _Piece) -> list[tuple[ContestedRange, ...]]:
@@ -211,7 +222,8 @@ def take_apart_at_guards(
     Not on several ranks, whose devices may have others ask for other guards.
 
     Returns:
-        The indices of these; none if there are no such parts, or too many of them.
+        The indices of these and of their variants; none if there are no such parts, or too
+        many of them.
     """
     standing = tuning.standing
     is_registered = index in range(len(standing.candidates))
@@ -224,15 +236,16 @@ def take_apart_at_guards(
     cut = ends | _edges(standing.ranges)
     if not ends or len(ends) > _MOST_CUTS or len(cut) > most:
         return []
-    traced = standing.traced.pop(index)
+    traced = standing.drop_with_variants(index)
     pieces = [
         _Piece(part, dataclasses.replace(traced, known=_known_of_size(tuning, part)))
         for part in _between(entered, sorted(ends))
     ]
-    first = len(standing.candidates)
+    others = standing.traced.keys() | {index}
     _cut_ranges(standing, sorted(ends))
     _take_apart(tuning, {index: pieces})
-    return [*range(first, len(standing.candidates))]
+    add_variants(tuning, standing.traced.keys() - others)
+    return [i for i in standing.traced if i not in others]
 
 
 def _edges(ranges: Iterable[ContestedRange | Row]) -> set[int]:
@@ -319,11 +332,18 @@ def add_plain_lowering(tuning: Tuning) -> None:
         standing.traced[PLAIN_INDEX] = plain
 
 
-def add_variants(tuning: Tuning) -> None:
-    """The variants of all candidates; their indices are the same on every rank."""
+def add_variants(tuning: Tuning, of: Collection[int] | None = None) -> None:
+    """
+    The variants of candidates; their indices are the same on every rank.
+
+    Args:
+        of: the candidates' indices; None for all.
+    """
     standing, threshold = tuning.standing, fusion_speedup_threshold()
     joined = len(tuning.site.calls) > 1
-    for number, (index, traced) in enumerate([*standing.traced.items()]):
+    varied = [i for i in standing.traced if of is None or i in of]
+    for number, index in enumerate(varied, next_number(standing.variants)):
+        traced = standing.traced[index]
         if threshold is not None and tuning.site.body is not None:
             _add_apart(tuning, number, index, traced)
         for kind, form in _other_forms(traced):

@@ -69,19 +69,24 @@ def submit(tuning: Tuning) -> None:
 
     While one is generated here, those before it are compiled in other threads: the largest
     first, so that little is left to wait for behind the last. Those whose code guards on a
-    size are suspended.
+    size are generated for parts of their ranges, see ``take_apart_at_guards``, or suspended.
     """
     standing = tuning.standing
 
     def generated() -> Iterator[tuple[int, SubgraphModule]]:
-        for index in _largest_first(tuning):
+        waiting = _largest_first(tuning)
+        for index in waiting:  # grows
+            if index not in standing.traced:
+                continue
             try:
                 module = _generate(tuning, standing.traced[index])
             except Exception as e:
                 _take_out(standing, index, e)
                 continue
-            guards = _guards_in(module)
-            if guards and index != FALLBACK_INDEX:
+            guards = _guards_in(module) if index != FALLBACK_INDEX else []
+            if parts := take_apart_at_guards(tuning, index, guards):
+                waiting += parts
+            elif guards:
                 standing.suspend(index, _failure_by(guards))
             elif _has_code_of_another_form(standing, index, module):
                 standing.reject(index, _SAME_CODE)

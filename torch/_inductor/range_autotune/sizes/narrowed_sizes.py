@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # An attribute of a shape environment, since one inside of another has symbols of its own.
 _COMPOUNDS = "_custom_op_compounds_in_ranges"
 # How many values at the ends of a symbol's range guards may rule out.
-_MOST_RULED_OUT = 64
+_MOST_RULED_OUT = 1024
 # How many values are tried out one by one.
 _MOST_VALUES = 1024
 
