@@ -133,16 +133,27 @@ def plans(workload: Workload, tuned: list[Any]) -> dict[str, tuple[Any, dict]]:
         "test_configs.force_custom_op_decomposition": True,
     }
     bodies = [op.fn for op in workload.ops]
-    fixed = {}
-    for chosen in itertools.product(
-        *(op.implementations.items() for op in workload.ops)
-    ):
-        names, fns = zip(*chosen)
-        fixed[" + ".join(names)] = (list(fns), {})
+    fixed = {
+        variant: ([op.implementations[n] for op, n in zip(workload.ops, names)], {})
+        for variant, names in names_of_choices(workload).items()
+    }
     others = {"plain": (bodies, {})}
     if workload.max_autotune:
         others["plain, max-autotune"] = (bodies, {"max_autotune": True})
     return {"forced": (tuned, forced), "tuned": (tuned, {}), **fixed, **others}
+
+
+def names_of_choices(workload: Workload) -> dict[str, tuple[str, ...]]:
+    """An implementation for each op in all ways, by variant."""
+    choices = itertools.product(*(op.implementations for op in workload.ops))
+    return {" + ".join(names): names for names in choices}
+
+
+def takes(workload: Workload, variant: str, size: int) -> bool:
+    """Whether the implementations in the ops' place can be called at a size."""
+    names = names_of_choices(workload).get(variant, ())
+    factors = [op.multiples.get(name, 1) for op, name in zip(workload.ops, names)]
+    return all(size % factor == 0 for factor in factors)
 
 
 def compile_variants(workload: Workload, tuned: list[Any]) -> dict[str, Any]:
@@ -200,13 +211,15 @@ def measure(chosen: str) -> dict[str, dict[str, dict[str, dict[int, float]]]]:
         times: dict[str, dict[int, float]] = {name: {} for name in variants}
         ratios: dict[str, dict[int, float]] = {name: {} for name in OURS}
         for size in workload.sizes:
-            samples: dict[str, list[float]] = {name: [] for name in variants}
+            samples: dict[str, list[float]] = {
+                name: [] for name in variants if takes(workload, name, size)
+            }
             for _ in range(TURNS):
                 end_turn()
                 args, _before = moved_inputs(workload, size, order)
                 for _ in range(ROUNDS_A_TURN):
                     # What ran before leaves its traces in caches.
-                    for name in order.sample(list(variants), len(variants)):
+                    for name in order.sample(list(samples), len(samples)):
                         call = functools.partial(variants[name], *args)
                         samples[name].append(sample(call))
             for name, values in samples.items():
@@ -251,7 +264,8 @@ def table(patched: Any, base: Any = None) -> str:
         lines += ["", f"## {name}", "", f"| | {' | '.join(sizes)} |"]
         lines += ["| --- |" + " ---: |" * len(sizes)]
         for row, values in rows.items():
-            lines.append(f"| {row} | {' | '.join(f'{values[s]:.1f}' for s in sizes)} |")
+            cells = [f"{values[s]:.1f}" if s in values else "–" for s in sizes]
+            lines.append(f"| {row} | {' | '.join(cells)} |")
         ratios = {
             f"{ours} / best of the others": [*measured["over best"][ours].values()]
             for ours in OURS

@@ -33,6 +33,7 @@ RANK = 128 // SCALE
 VOCABULARY = 32768 // SCALE
 BLOCK = 64
 HEAD = 128
+TILE = 128
 QUERIES = 32 // SCALE
 KEYS = 8 // SCALE
 
@@ -45,6 +46,7 @@ class Op:
         split_points: of the dispatch on the first dimension of the first argument.
         largest: the typical size in the last range.
         written: the arguments that it writes to.
+        multiples: by implementation that only takes sizes that are multiples: of what.
     """
 
     fn: Callable[..., Any]
@@ -53,6 +55,7 @@ class Op:
     split_points: list[int]
     largest: int
     written: tuple[str, ...] = ()
+    multiples: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +69,8 @@ class Workload:
         max_autotune: whether plain code competes with Inductor's own tuning, too.
         by_hand: kernels that compute the same, by name.
         on_base: whether the base can compile it; it cannot dispatch on a view's size, nor
-            register an op that writes to its arguments.
+            register an op that writes to its arguments, nor take an implementation for
+            multiples only.
     """
 
     name: str
@@ -341,6 +345,36 @@ def queries_and_keys_turned(
     return qkv
 
 
+def quantize_tiles(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """A scale for each tile; the last rows' may be cut off."""
+    rows = -(-x.shape[0] // TILE) * TILE
+    padded = F.pad(x, (0, 0, 0, rows - x.shape[0]))
+    quantized, scales = quantize_whole_tiles(padded)
+    return quantized[: x.shape[0]], scales
+
+
+def quantize_whole_tiles(x: Tensor) -> tuple[Tensor, Tensor]:
+    tiles = x.float().view(x.shape[0] // TILE, TILE, -1, TILE)
+    scales = tile_scales(tiles.abs().amax((1, 3)))
+    quantized = tiles / scales[:, None, :, None]
+    return quantized.view(x.shape).to(QUANTIZED), scales
+
+
+def quantize_by_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Nothing is padded but the largest values of rows."""
+    parts = x.float().unflatten(1, (-1, TILE))
+    largest = parts.abs().amax(-1)
+    number = (x.shape[0] + TILE - 1) // TILE
+    padded = F.pad(largest, (0, 0, 0, number * TILE - x.shape[0]))
+    scales = tile_scales(padded.view(number, TILE, -1).amax(1))
+    own = scales[torch.arange(x.shape[0], device=x.device) // TILE]
+    return (parts / own.unsqueeze(-1)).flatten(1).to(QUANTIZED), scales
+
+
+def tile_scales(largest: Tensor) -> Tensor:
+    return largest.clamp(min=1e-4) / torch.finfo(QUANTIZED).max
+
+
 def norm_of_embedding(
     norm: Callable[..., Tensor], ids: Tensor, table: Tensor, weight: Tensor
 ) -> Tensor:
@@ -387,6 +421,21 @@ HEAD_NORM = Op(
     [512],
     8192,
     written=("x",),
+)
+QUANTIZATION = Op(
+    quantize_tiles,
+    lambda x: (
+        torch.empty_like(x, dtype=QUANTIZED),
+        x.new_empty(-(-x.shape[0] // TILE), x.shape[1] // TILE, dtype=torch.float32),
+    ),
+    {
+        "whole tiles": quantize_whole_tiles,
+        "padded": quantize_tiles,
+        "by rows": quantize_by_rows,
+    },
+    [512],
+    8192,
+    multiples={"whole tiles": TILE},
 )
 LAYER_NORM = Op(
     layer_norm,
@@ -538,6 +587,14 @@ WORKLOADS = (
         around=norms_turned,
         on_base=False,
         by_hand=ROTATION,
+    ),
+    Workload(
+        name=f"silu(gate) * x ({COLUMNS} columns), then quantized by {TILE} x {TILE}",
+        ops=(QUANTIZATION,),
+        sizes=ROWS,
+        inputs=lambda n: (random(n, COLUMNS), random(n, COLUMNS)),
+        around=lambda quantize, x, gate: quantize(F.silu(gate) * x),
+        on_base=False,
     ),
     Workload(
         name=f"RMSNorm ({COLUMNS} columns) of an embedding e, then silu(y) + e",
