@@ -62,6 +62,12 @@ def padded(size):
     return size + PythonMod(-size, 16)
 
 
+def parts(size, number):
+    """How many ``torch.chunk`` makes, which may be less than it is asked for."""
+    each = FloorDiv(size + number - 1, number)
+    return FloorDiv(size + each - 1, each)
+
+
 @instantiate_parametrized_tests
 class TestThresholds(SymbolicTestCase):
     def setUp(self):
@@ -81,7 +87,10 @@ class TestThresholds(SymbolicTestCase):
             (lambda s, t: s, lambda s, t: sympy.Eq(2 * s, 5, evaluate=False), []),
             # Numbers that are to be known.
             (lambda s, t: s, lambda s, t: Min(FloorDiv(s, 16), 2), [16, 32]),
-            (lambda s, t: s, lambda s, t: FloorDiv(1024, s), []),  # at many
+            (lambda s, t: s, lambda s, t: FloorDiv(1024, s), [1025]),  # many below
+            (lambda s, t: s, lambda s, t: parts(s, 4), [10]),
+            (lambda s, t: s, lambda s, t: sympy.Eq(parts(s, 8), 8), [50]),
+            (lambda s, t: s, lambda s, t: FloorDiv(2**70, s), []),
             # In terms of another size than the one that is dispatched on.
             (lambda s, t: 2 * s + 1, lambda s, t: s <= 16, [35]),
             (lambda s, t: 200 - s, lambda s, t: s <= 16, [184]),
@@ -498,6 +507,17 @@ class TestCompiled(AutotuneTestCase):
         for record in logs.records:
             self.assertIn("no kernel", record.getMessage())
         self.assert_markers(compiled, {8: 1, 500: 1, 501: 2})
+
+    def test_who_takes_parts_of_a_size(self):
+        """Of few rows there are fewer, now and then."""
+
+        def in_parts(x):
+            return torch.cat([part + 1 for part in x.chunk(4)])
+
+        op = self.registered(in_parts, ranges=((0, math.inf),))
+        compiled, message = self.compiled_with_warning(op)
+        self.assertIn("'in_parts' is left out in range [2, 10)", message)
+        self.assert_markers(compiled, {2: 0, 9: 0, 10: 1, 11: 1, 700: 1})
 
     def test_question_without_a_value_somewhere(self):
         def shifted(x):

@@ -22,15 +22,16 @@ from torch.utils._sympy.functions import (
     Mod,
     PythonMod,
 )
+from torch.utils._sympy.value_ranges import ValueRanges
 
 from ...runtime.runtime_utils import ceildiv
 from ...virtualized import V
 from .compound_sizes import told_of_compound, WHOLE
 from .guards import is_about_index_width, replaced
 from .known_sizes import values_of_symbol
-from .rounded_sizes import with_quotients
+from .rounded_sizes import known_quotient, with_quotients
 from .size_conditions import LARGEST_SYMBOL, size_bounds
-from .size_multiples import divisor_of
+from .size_multiples import Blocks, divisor_of
 
 
 if TYPE_CHECKING:
@@ -60,7 +61,8 @@ def thresholds(condition: sympy.Basic, size: sympy.Expr, within: DimRange) -> li
         The first sizes with another answer than the one below, increasing; multiples where
         the model says that there are no others. Empty if the condition is on other sizes,
         too, changes every few, as ``size % 8 == 0`` does and ``size == 8 * (size // 8)``, or
-        is about the width of indices.
+        is about the width of indices. Of a quotient of two sizes only from where on it is one
+        number.
     """
     condition, size = replaced(condition), replaced(size)
     if isinstance(condition, Boolean):
@@ -78,10 +80,14 @@ def thresholds(condition: sympy.Basic, size: sympy.Expr, within: DimRange) -> li
         return []
     if is_about_index_width(condition):
         return []
-    changes_in = _changes if isinstance(condition, Boolean) else _steps
-    last = min(last, LARGEST_SYMBOL)
+    low, high = int(first), int(min(last, LARGEST_SYMBOL))
     try:
-        changes = changes_in(condition, symbol, int(first), int(last))
+        if not _is_one_number(condition, symbol, low, high):
+            changes = _settling(condition, symbol, low, high)
+        elif isinstance(condition, Boolean):
+            changes = _changes(condition, symbol, low, high)
+        else:
+            changes = _steps(condition, symbol, low, high)
         ends = (_ends_between(size, symbol, value) for value in changes)
         found = set(itertools.chain(*ends))
     except (ArithmeticError, ValueError):  # it has none somewhere, as 1 << (s - 20)
@@ -89,6 +95,36 @@ def thresholds(condition: sympy.Basic, size: sympy.Expr, within: DimRange) -> li
     by = divisor_of(size, V.graph.sizevars.shape_env)
     first, *starts = (ceildiv(start, by) * by for start in (possible.start, *found))
     return sorted({start for start in starts if first < start < possible.end})
+
+
+def _is_one_number(
+    condition: sympy.Basic, symbol: sympy.Symbol, low: int, high: int
+) -> bool:
+    """Whether each quotient of two sizes in a condition is, for all values of their symbol."""
+    values = Blocks({symbol: ValueRanges(low, high)})
+    return all(
+        known_quotient(quotient, values) is not None
+        for quotient in condition.atoms(FloorDiv)
+        if quotient.args[1].free_symbols
+    )
+
+
+def _settling(
+    condition: sympy.Basic, symbol: sympy.Symbol, low: int, high: int
+) -> list[int]:
+    """
+    The value from which on quotients of two sizes are one number each, if they are among the
+    larger half, as that of parts in ``x.chunk(4)`` from 10 rows on. Among small values they
+    may go up and down.
+    """
+    half = (low + high) // 2
+    if not _is_one_number(condition, symbol, half, high):
+        return []
+
+    def is_settled(first: int) -> bool:
+        return _is_one_number(condition, symbol, first, high)
+
+    return [low + bisect.bisect_left(range(low, half), True, key=is_settled)]
 
 
 def _changes(
@@ -124,9 +160,7 @@ def _is_one(answer: Callable[[int], Any], start: int, end: int) -> bool:
     return len({*map(answer, values)}) <= 1
 
 
-def _steps(
-    expr: sympy.Expr, symbol: sympy.Symbol, low: int, high: int
-) -> Iterator[int]:
+def _steps(expr: sympy.Expr, symbol: sympy.Symbol, low: int, high: int) -> list[int]:
     """
     Values at which a number is not what it is for the value below; none if there are more than
     a few.
@@ -139,7 +173,7 @@ def _steps(
     while low < high and at(low) != at(high) and len(found) <= _MOST_STEPS:
         low = _first_change(at, low, high)
         found.append(low)
-    return iter(found if len(found) <= _MOST_STEPS else [])
+    return found if len(found) <= _MOST_STEPS else []
 
 
 def _inequalities(condition: sympy.Basic) -> Iterator[sympy.Basic]:
