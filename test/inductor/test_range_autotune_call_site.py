@@ -12,6 +12,7 @@ from torch.testing._internal.common_utils import (
 import torch
 from torch._inductor import ir
 from torch._inductor.range_autotune.call_site import CallSite, Inner, Slot
+from torch._inductor.range_autotune.candidates.lone_sites import without_neighbours
 from torch._inductor.range_autotune.errors import NotTunable
 from torch._inductor.range_autotune.registration import DispatchDim
 
@@ -159,6 +160,14 @@ class TestRegion(CallTestCase):
         arguments = self.site.fake_arguments()
         self.assertIs(arguments["x"], self.fake)
         self.assertEqual(arguments["y"].shape[0].node.expr, self.s0)
+
+    def test_without_neighbours(self):
+        alone = without_neighbours(self.site)
+        self.assertEqual(alone.arguments, {"x": Slot(0), "y": Slot(1), "k": 3})
+        self.assertIsNone(alone.body)
+        for given, made_up in zip(self.site.inputs, alone.inputs, strict=False):
+            self.assertEqual(made_up.get_size(), given.get_size())
+            self.assertEqual(made_up.get_stride(), given.get_stride())
 
 
 @instantiate_parametrized_tests

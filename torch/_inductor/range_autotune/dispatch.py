@@ -114,7 +114,9 @@ def emit_dispatch(cases: Sequence[Case]) -> list[ir.TensorBox]:
     branches: list[ir.Subgraph] = []
     tests = []
     for tuning, segments in cases:
-        size = None if tuning.table is None else called.size_of(tuning.table.dim)
+        size = tuning.size
+        if own and tuning.table is not None:  # the model's
+            size = called.size_of(tuning.table.dim)
         tests.append(_tests(segments, size, first=len(branches)))
         branches += [
             _known_branch(s.value, symbols, own, operands, tuning) for s in segments

@@ -212,37 +212,42 @@ def _between(
     return [part for part in parts if part]
 
 
-def take_apart_at_guards(
+def cuts_at_guards(
     tuning: Tuning, index: int, guards: Collection[sympy.Basic]
 ) -> list[int]:
     """
-    Replaces a candidate whose code guards on the size that is dispatched on by one for each
-    part of its ranges in which the guards have one answer.
+    Where the answers to what a candidate's code guards on change in its ranges; none if they do
+    not, or at too many sizes, or nobody registered it.
 
     Not on several ranks, whose devices may have others ask for other guards.
-
-    Returns:
-        The indices of these and of their variants; none if there are no such parts, or too
-        many of them.
     """
     standing = tuning.standing
     is_registered = index in range(len(standing.candidates))
     if tuning.size is None or tuning.table is None or tuning.ranks or not is_registered:
         return []
-    entered = tuple(r for r in standing.ranges if standing.enters(index, r))
-    hull = _hull(entered)
+    hull = _hull(r for r in standing.ranges if standing.enters(index, r))
     ends = {end for g in guards for end in thresholds(g, tuning.size, hull)}
     most = len(_edges(tuning.table.rows)) + _MOST_CUTS_OF_SITE
-    cut = ends | _edges(standing.ranges)
-    if not ends or len(ends) > _MOST_CUTS or len(cut) > most:
-        return []
+    is_few = len(ends) <= _MOST_CUTS and len(ends | _edges(standing.ranges)) <= most
+    return sorted(ends) if is_few else []
+
+
+def take_apart_at(tuning: Tuning, index: int, ends: Sequence[int]) -> list[int]:
+    """
+    Replaces a candidate by one for each part of its ranges between some sizes.
+
+    Returns:
+        The indices of these and of their variants.
+    """
+    standing = tuning.standing
+    entered = [r for r in standing.ranges if standing.enters(index, r)]
     traced = standing.drop_with_variants(index)
     pieces = [
         _Piece(part, dataclasses.replace(traced, known=_known_of_size(tuning, part)))
-        for part in _between(entered, sorted(ends))
+        for part in _between(entered, ends)
     ]
     others = standing.traced.keys() | {index}
-    _cut_ranges(standing, sorted(ends))
+    _cut_ranges(standing, ends)
     _take_apart(tuning, {index: pieces})
     add_variants(tuning, standing.traced.keys() - others)
     return [i for i in standing.traced if i not in others]

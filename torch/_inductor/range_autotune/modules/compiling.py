@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
 import os
 import threading
 from concurrent.futures import as_completed, BrokenExecutor, Future
@@ -14,8 +15,12 @@ from typing import Any, TYPE_CHECKING
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from ..candidate_indices import FALLBACK_INDEX, FOR_OTHER_SIZES, kind_of_variant
-from ..candidates.tracing import take_apart_at_guards
+from ..candidates.candidate_graphs import trace_candidate, trace_fallback
+from ..candidates.lone_sites import without_neighbours
+from ..candidates.traced_candidates import TracedCandidate
+from ..candidates.tracing import cuts_at_guards, take_apart_at
 from ..compiled_graph import has_autotuned_op, mark_candidate
+from ..errors import one_line
 from ..kernel_configs.kernel_config_names import content_name
 from ..limits import call_within
 from ..settings import time_limit_s
@@ -34,11 +39,13 @@ if TYPE_CHECKING:
 
     import sympy
 
-    from ..candidates.traced_candidates import TracedCandidate
+    from ..call_site import CallSite
     from ..standing import Standing
     from ..tuning import Tuning
 
     Start = Callable[[Callable[[], Any]], Future[Any]]
+
+log = logging.getLogger("torch._inductor.kernel.custom_op")
 
 _LOADING = "loading its code"
 _SAME_CODE = Failure("its code is that for other sizes")
@@ -69,7 +76,7 @@ def submit(tuning: Tuning) -> None:
 
     While one is generated here, those before it are compiled in other threads: the largest
     first, so that little is left to wait for behind the last. Those whose code guards on a
-    size are generated for parts of their ranges, see ``take_apart_at_guards``, or suspended.
+    size are generated for parts of their ranges, see ``cuts_at_guards``, or suspended.
     """
     standing = tuning.standing
 
@@ -84,8 +91,9 @@ def submit(tuning: Tuning) -> None:
                 _take_out(standing, index, e)
                 continue
             guards = _guards_in(module) if index != FALLBACK_INDEX else []
-            if parts := take_apart_at_guards(tuning, index, guards):
-                waiting += parts
+            cuts = cuts_at_guards(tuning, index, guards)
+            if cuts and _guards_alone(tuning, standing.traced[index]):
+                waiting += take_apart_at(tuning, index, cuts)
             elif guards:
                 standing.suspend(index, _failure_by(guards))
             elif _has_code_of_another_form(standing, index, module):
@@ -94,6 +102,25 @@ def submit(tuning: Tuning) -> None:
                 yield index, module
 
     _start_loads(tuning, generated())
+
+
+def _guards_alone(tuning: Tuning, traced: TracedCandidate) -> bool:
+    """
+    Whether a candidate's code guards without its neighbours, too. Where it is they who do, they
+    had better stay outside.
+    """
+    if tuning.site.body is None or tuning.site.following:
+        return tuning.site.body is None
+    try:
+        site = without_neighbours(tuning.site)
+        _, outputs = trace_fallback(site)
+        alone = trace_candidate(traced.candidate, site, outputs, traced.known)
+        return isinstance(alone, TracedCandidate) and bool(
+            _guards_in(_generate(tuning, alone, site))
+        )
+    except Exception as e:
+        log.debug("%s: %s alone: %s", tuning.name, traced.name, one_line(e))
+        return False
 
 
 def _has_code_of_another_form(
@@ -120,13 +147,15 @@ def submit_guarded(tuning: Tuning) -> None:
     The same for those that were suspended, without the guards that Inductor can do without.
 
     Their code may be slower for it. What guards on a size all the same is generated for parts
-    of its ranges, see ``take_apart_at_guards``, or is out.
+    of its ranges, see ``cuts_at_guards``, or is out.
     """
     standing = tuning.standing
 
     def generated() -> Iterator[tuple[int, SubgraphModule]]:
         left = standing.readmit()
         for index in left:  # grows
+            if index not in standing.traced:
+                continue
             traced, failure = standing.traced[index], standing.guarded.get(index)
             is_part = failure is None
             try:
@@ -135,11 +164,12 @@ def submit_guarded(tuning: Tuning) -> None:
                 standing.reject(index, failure or _failure_to_compile(e))
                 continue
             guards = _guards_in(module)
-            parts = take_apart_at_guards(tuning, index, guards)
-            if guards and not parts:
+            cuts = cuts_at_guards(tuning, index, guards)
+            if guards and not cuts:
                 standing.reject(index, _failure_by(guards))
                 continue
-            left += parts
+            if cuts:
+                left += take_apart_at(tuning, index, cuts)
             standing.guarded.pop(index, None)
             if _has_code_of_another_form(standing, index, module):
                 standing.reject(index, _SAME_CODE)
@@ -289,14 +319,19 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 
 
 def _generate(
-    tuning: Tuning, traced: TracedCandidate, **options: bool
+    tuning: Tuning,
+    traced: TracedCandidate,
+    site: CallSite | None = None,
+    **options: bool,
 ) -> SubgraphModule:
     """
     The candidate's module; raises what generating it raises.
 
     Args:
+        site: what it is traced for, if that is not all of the region.
         options: of ``generate_module``.
     """
+    site = site or tuning.site
     mark_candidate(traced.lowered)
     with knowing(traced.known):
         return call_within(
@@ -304,8 +339,8 @@ def _generate(
             "generating its code",
             functools.partial(generate_module, **options),
             traced.lowered,
-            tuning.site.fake_inputs(),
-            tuning.site.symbols(),
+            site.fake_inputs(),
+            site.symbols(),
             f"{tuning.name}_{traced.name}",
             traced.candidate.config_patches,
             traced.hints,
