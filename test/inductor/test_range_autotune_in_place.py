@@ -332,6 +332,29 @@ class TestInPlace(InPlaceTestCase):
         self.assertNotRegex(code, r"fused_\w*copy")
         self.assertEqual(code.count(NEW_MEMORY), 2 if winner == -1 else 1)
 
+    def test_rows_of_a_quantized_cache(self):
+        """Its integers are no places, which measuring must not write."""
+
+        def store(x: torch.Tensor, cache: torch.Tensor, places: torch.Tensor) -> None:
+            cache[places] = (x * 8).to(cache.dtype)
+
+        def put(x, cache, places):
+            cache.index_put_((places,), (x * 8).to(cache.dtype))
+
+        op = tuned(store, ["cache"], put)
+
+        def fn(x, places, cache):
+            torch._check(places.shape[0] == x.shape[0])
+            op(x * 2, cache, places)
+            return cache[0] + 1
+
+        def make(n):
+            cache = torch.zeros(5000, 4, dtype=torch.int8, device=DEVICE)
+            return [ramp(n, 4) % 7, torch.arange(n, device=DEVICE).flip(0), cache]
+
+        code = self.check(fn, make)
+        self.assertNotIn("torch.ops.in_place", code)
+
     @parametrize("winner", (-1, 0))
     @parametrize("deferred", (True, False))
     def test_layers_of_one_cache(self, winner, deferred):

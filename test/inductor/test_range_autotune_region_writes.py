@@ -565,6 +565,8 @@ class TestLegality(FusionTestCase):
             places.copy_(z > 0)
 
         self.assertEqual(self.joined(unread, rows(4), places), ["op", "gt", "copy_"])
+        # Nobody takes such for places.
+        self.assertIn("copy_", self.joined(fn, rows(4), places.to(torch.int8)))
 
     def test_of_a_producer(self):
         op = tuned_op()

@@ -19,7 +19,6 @@ from ..graphs.node_kinds import (
     is_any_view,
     is_given,
     is_index,
-    is_integral,
     is_number,
     is_view,
     permutes,
@@ -233,7 +232,7 @@ def keeps_order_of_writes(nodes: Sequence[torch.fx.Node]) -> bool:
     Whether nodes may become one in the place of the last: who reads what one of them, or a
     node between them, writes to stays on the same side of the write.
 
-    Nor may they read integers that they write to: these may be indices, which would be
+    Nor may they read integers that they write to and that may be indices, which would be
     others each time that the region is called to be measured.
 
     Args:
@@ -253,7 +252,7 @@ def keeps_order_of_writes(nodes: Sequence[torch.fx.Node]) -> bool:
             if is_write(node):
                 written.add(memory_of(node))
                 memory = {*map(memory_of, _others(node))}
-            if any(is_integral(n.meta["val"].dtype) for n in memory & own):
+            if any(is_index(n.meta["val"]) for n in memory & own):
                 return False
         elif any(other in members or other in behind for other in given):
             behind.add(node)
