@@ -223,8 +223,9 @@ def cuts_at_guards(
     """
     standing = tuning.standing
     is_registered = index in range(len(standing.candidates))
-    if tuning.size is None or tuning.table is None or tuning.ranks or not is_registered:
+    if not (guards and is_registered) or tuning.table is None or tuning.ranks:
         return []
+    assert tuning.size is not None
     hull = _hull(r for r in standing.ranges if standing.enters(index, r))
     ends = {end for g in guards for end in thresholds(g, tuning.size, hull)}
     most = len(_edges(tuning.table.rows)) + _MOST_CUTS_OF_SITE
