@@ -290,6 +290,15 @@ class TestModels(OpTestCase):
             with torch._dynamo.config.patch(error_on_recompile=True):
                 self.assertEqual(compiled(*given), model(*given), msg=f"at {at}")
 
+    def check_calls(self, called, each, compiled, model, *sizes):
+        """
+        The same, and that the op's kernel is called so many times at each of the sizes: once
+        by the model, and once for each op that runs in compiled code.
+        """
+        called.clear()
+        self.check(compiled, model, *sizes)
+        self.assertEqual(len(called), each * len(sizes))
+
     @parametrize("cpp_wrapper", (False, True))
     def test_tuned_where_equal(self, cpp_wrapper):
         self.register_two()
@@ -313,9 +322,9 @@ class TestModels(OpTestCase):
         self.called.clear()
         self.check(compiled, model, (3, 3), (63, 63), (64, 64), (500, 500))
         self.assertEqual(self.called, [(n, n) for n in (3, 63, 64, 500)])  # by model
-        self.called.clear()
-        self.check(compiled, model, (3, 64), (64, 3), (65, 64), (5000, 5000))
-        self.assertEqual(len(self.called), 8)
+        self.check_calls(
+            self.called, 2, compiled, model, (3, 64), (64, 3), (65, 64), (5000, 5000)
+        )
 
     def test_of_one_winner(self):
         self.register_two(lambda x, y: x * y, lambda x, y: x * y)
@@ -429,12 +438,12 @@ class TestModels(OpTestCase):
         self.assertEqual(warnings, [])
         self.assertRegex(log, r"implementations need (s\d+) == s\d+ \+ 1")
         self.assertNotIn("cpp_fused", code[code.index("def call(") :])
-        called.clear()
-        self.check(compiled, model, (3, 4), (62, 63), (63, 64), (64, 65), (500, 501))
-        self.assertEqual(len(called), 5)  # by model
-        called.clear()
-        self.check(compiled, model, (3, 3), (3, 5), (64, 64), (5000, 5001))
-        self.assertEqual(len(called), 8)
+        self.check_calls(
+            called, 1, compiled, model, (3, 4), (62, 63), (63, 64), (64, 65), (500, 501)
+        )
+        self.check_calls(
+            called, 2, compiled, model, (3, 3), (3, 5), (64, 64), (5000, 5001)
+        )
 
     def test_as_many_as_others_together(self):
         def kernel(x, y, z):
@@ -497,9 +506,7 @@ class TestModels(OpTestCase):
         at = (3, 3), (64, 64), (500, 500), (3, 4), (64, 3), (500, 499)
         self.check(compiled, model, *at)
         self.assertEqual(self.called, [n for n in at for _ in range(2)])  # by model
-        self.called.clear()
-        self.check(compiled, model, (5000, 5000), (5000, 3))
-        self.assertEqual(len(self.called), 8)
+        self.check_calls(self.called, 4, compiled, model, (5000, 5000), (5000, 3))
 
     def test_one_that_needs_no_equal_sizes_wins_everywhere(self):
         self.register_beside_other()
@@ -627,12 +634,8 @@ class TestModels(OpTestCase):
         self.assertRegex(code, r"if \(?s\d+L? < 4096L?\)?")
         if not cpp_wrapper:  # neighbours are in the branches
             self.assertNotIn("cpp_fused", code[code.index("def call(") :])
-        called.clear()
-        self.check(compiled, model, (8,), (16,), (4088,))
-        self.assertEqual(len(called), 3)  # by model
-        called.clear()
-        self.check(compiled, model, (2,), (9,), (12,), (4096,))
-        self.assertEqual(len(called), 8)
+        self.check_calls(called, 1, compiled, model, (8,), (16,), (4088,))
+        self.check_calls(called, 2, compiled, model, (2,), (9,), (12,), (4096,))
 
     def test_blocks_of_several_sizes(self):
         """Each competes wherever its blocks fit."""
@@ -651,9 +654,9 @@ class TestModels(OpTestCase):
                 *self.inputs(n)
             )
         self.assertEqual(called, [n for n in fitting if n % 4 == 0])  # by model
-        called.clear()
-        self.check(compiled, model, *((n,) for n in at if n not in fitting))
-        self.assertEqual(len(called), 2 * (len(at) - len(fitting)))
+        self.check_calls(
+            called, 2, compiled, model, *((n,) for n in at if n not in fitting)
+        )
 
     def test_blocks_with_a_size_that_follows_from_others(self):
         """Of no block there is none, which code asks for first."""
@@ -667,9 +670,7 @@ class TestModels(OpTestCase):
             compiled, code, _, warnings = self.compiled(model, 40)
         self.assertEqual(warnings, [])
         self.assertNotIn("cpp_fused", code[code.index("def call(") :])
-        called.clear()
-        self.check(compiled, model, (16,), (4088,))
-        self.assertEqual(len(called), 2)  # by model
+        self.check_calls(called, 1, compiled, model, (16,), (4088,))
 
     def test_guards_are_on_sizes_of_the_model(self):
         """Here as on a GPU, where one is on the width of indices."""
@@ -690,9 +691,7 @@ class TestModels(OpTestCase):
             compiled, _, _, warnings = self.compiled(model, 40)
         self.assertEqual(warnings, [])
         self.assertIn(True, guards)
-        called.clear()
-        self.check(compiled, model, (8,), (16,), (4088,))
-        self.assertEqual(len(called), 3)  # by model
+        self.check_calls(called, 1, compiled, model, (8,), (16,), (4088,))
 
     def blocks_of(self, graph):
         """The symbol that the model does not have; else any."""
@@ -703,9 +702,7 @@ class TestModels(OpTestCase):
         compiled, _, log, warnings = self.compiled(model, 120)
         self.assertEqual(warnings, [])
         self.assertIn("is cut at 100", log)
-        called.clear()
-        self.check(compiled, model, (8,), (96,), (104,), (4088,))
-        self.assertEqual(len(called), 4)  # by model
+        self.check_calls(called, 1, compiled, model, (8,), (96,), (104,), (4088,))
 
     def test_who_rounds_up_needs_no_blocks(self):
         def padded(x):
@@ -718,9 +715,7 @@ class TestModels(OpTestCase):
             compiled, _, log, warnings = self.compiled(model, 40)
         self.assertEqual(warnings, [])
         self.assertNotIn("implementations need", log)
-        called.clear()
-        self.check(compiled, model, (8,), (9,), (2,), (4000,))
-        self.assertEqual(len(called), 4)  # by model
+        self.check_calls(called, 1, compiled, model, (8,), (9,), (2,), (4000,))
 
     def test_others_where_blocks_do_not_fit(self):
         def any_rows(x):
@@ -732,9 +727,9 @@ class TestModels(OpTestCase):
             compiled, _, log, warnings = self.compiled(model, 41)
         self.assertEqual(warnings, [])
         self.assertIn("the others compete", log)
-        called.clear()
-        self.check(compiled, model, (8,), (80,), (9,), (3000,), (3001,))
-        self.assertEqual(len(called), 5)  # by model
+        self.check_calls(
+            called, 1, compiled, model, (8,), (80,), (9,), (3000,), (3001,)
+        )
 
     def test_blocks_of_a_size_that_is_not_dispatched_on(self):
         op = self.define_op("groups(Tensor x, Tensor y) -> Tensor")
@@ -757,12 +752,8 @@ class TestModels(OpTestCase):
 
         compiled, _, _, warnings = self.compiled(model, 40, 5)
         self.assertEqual(warnings, [])
-        called.clear()
-        self.check(compiled, model, (16, 5), (24, 300))
-        self.assertEqual(len(called), 2)  # by model
-        called.clear()
-        self.check(compiled, model, (8, 5), (9, 5), (17, 300))
-        self.assertEqual(len(called), 6)
+        self.check_calls(called, 1, compiled, model, (16, 5), (24, 300))
+        self.check_calls(called, 2, compiled, model, (8, 5), (9, 5), (17, 300))
 
     def test_equal_sizes_in_blocks(self):
         """Both are needed, and tested."""

@@ -75,7 +75,7 @@ def prepare(registration: Registration, site: CallSite) -> Tuning:
     """
     cases = _cases(registration, site)
     if len(cases) == 1:
-        (tuning,) = (case.tuning for case in cases)
+        tuning = cases[0].tuning
         if not (_times_may_decide() or tuning.standing.traced):
             tuning.standing.tell()
             raise NotTunable("no implementation is for all ranges, and no times decide")
