@@ -307,6 +307,25 @@ class TestCompiled(AutotuneTestCase):
         for size, found in kinds.items():
             self.assertIn(APART, found, msg=f"at size {size}")
 
+    def test_ops_in_a_row_whose_code_guards_stay_together(self):
+        def asking(x):
+            return x + 1
+
+        op = self.registered(asking, ranges=((0, math.inf),))
+        other = self.registered(always, ranges=((0, math.inf),))
+        with (
+            guards_in_code_of("asking", lambda size: size < 40),
+            made_up_times(pieces_fastest),
+            self.assertLogs("torch._inductor.kernel.custom_op", "INFO") as logs,
+        ):
+            compiled = compile_at(lambda x: other(op(x * 2).cos()) + 1, ramp(100, 4))
+        log = "".join(logs.output)
+        self.assertIn("is cut at 40", log)
+        self.assertEqual(log.count("Autotuning Summary"), 1)
+        for size in (2, 39, 40, 700):
+            marker = compiled(ramp(size, 4)) - (ramp(size, 4) * 2 + 1).cos() - 1
+            self.assertIn(round(marker.mean().item()), (0, 9))
+
     def test_times_in_cut_ranges_are_recalled(self):
         def asking(x):
             return x + 1

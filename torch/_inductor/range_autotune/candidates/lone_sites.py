@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def without_neighbours(site: CallSite) -> CallSite:
-    """The first call of a region; what neighbours compute for it is an input, made up."""
+    """A call of a region; what neighbours compute for it is an input, made up."""
     arguments = pytree.tree_map_only(
         (torch.Tensor, torch.SymInt), _made_up, site.fake_arguments()
     )

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     import sympy
 
     from ..call_site import CallSite
+    from ..registration import Candidate
+    from ..sizes.known_sizes import KnownSize
     from ..standing import Standing
     from ..tuning import Tuning
 
@@ -78,7 +80,7 @@ def submit(tuning: Tuning) -> None:
     first, so that little is left to wait for behind the last. Those whose code guards on a
     size are generated for parts of their ranges, see ``cuts_at_guards``, or suspended.
     """
-    standing = tuning.standing
+    standing, guards_alone = tuning.standing, _guards_alone(tuning)
 
     def generated() -> Iterator[tuple[int, SubgraphModule]]:
         waiting = _largest_first(tuning)
@@ -86,13 +88,13 @@ def submit(tuning: Tuning) -> None:
             if index not in standing.traced:
                 continue
             try:
-                module = _generate(tuning, standing.traced[index])
+                module = _generate(standing.traced[index], tuning.site, tuning.name)
             except Exception as e:
                 _take_out(standing, index, e)
                 continue
             guards = _guards_in(module) if index != FALLBACK_INDEX else []
             cuts = cuts_at_guards(tuning, index, guards)
-            if cuts and _guards_alone(tuning, standing.traced[index]):
+            if cuts and guards_alone(standing.traced[index]):
                 waiting += take_apart_at(tuning, index, cuts)
             elif guards:
                 standing.suspend(index, _failure_by(guards))
@@ -104,22 +106,43 @@ def submit(tuning: Tuning) -> None:
     _start_loads(tuning, generated())
 
 
-def _guards_alone(tuning: Tuning, traced: TracedCandidate) -> bool:
+def _guards_alone(tuning: Tuning) -> Callable[[TracedCandidate], bool]:
     """
-    Whether a candidate's code guards without its neighbours, too. Where it is they who do, they
-    had better stay outside.
+    Tells whether a candidate's code guards without its neighbours, too. Where it is they who
+    do, they had better stay outside.
     """
-    if tuning.site.body is None or tuning.site.following:
-        return tuning.site.body is None
+    site = tuning.site
+    found: dict[Any, bool] = {}  # of an implementation at a call, which are in several
+
+    def guards_at(number: int, part: Candidate, known: KnownSize | None) -> bool:
+        key = number, id(part), known
+        if key not in found:
+            found[key] = _guards_at(site.calls[number], part, known, tuning.name)
+        return found[key]
+
+    def guards(traced: TracedCandidate) -> bool:
+        parts = traced.candidate.parts or (traced.candidate,)
+        return site.body is None or any(
+            part.impl is not None and guards_at(number, part, traced.known)
+            for number, part in enumerate(parts)
+        )
+
+    return guards
+
+
+def _guards_at(
+    call: CallSite, candidate: Candidate, known: KnownSize | None, name: str
+) -> bool:
+    """Whether a candidate's code guards at one of a region's calls, if it stood alone."""
     try:
-        site = without_neighbours(tuning.site)
+        site = without_neighbours(call)
         _, outputs = trace_fallback(site)
-        alone = trace_candidate(traced.candidate, site, outputs, traced.known)
+        alone = trace_candidate(candidate, site, outputs, known)
         return isinstance(alone, TracedCandidate) and bool(
-            _guards_in(_generate(tuning, alone, site))
+            _guards_in(_generate(alone, site, name))
         )
     except Exception as e:
-        log.debug("%s: %s alone: %s", tuning.name, traced.name, one_line(e))
+        log.debug("%s: %s alone: %s", name, candidate.name, one_line(e))
         return False
 
 
@@ -159,7 +182,9 @@ def submit_guarded(tuning: Tuning) -> None:
             traced, failure = standing.traced[index], standing.guarded.get(index)
             is_part = failure is None
             try:
-                module = _generate(tuning, traced, optional_guards=is_part)
+                module = _generate(
+                    traced, tuning.site, tuning.name, optional_guards=is_part
+                )
             except Exception as e:
                 standing.reject(index, failure or _failure_to_compile(e))
                 continue
@@ -319,19 +344,15 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 
 
 def _generate(
-    tuning: Tuning,
-    traced: TracedCandidate,
-    site: CallSite | None = None,
-    **options: bool,
+    traced: TracedCandidate, site: CallSite, name: str, **options: bool
 ) -> SubgraphModule:
     """
     The candidate's module; raises what generating it raises.
 
     Args:
-        site: what it is traced for, if that is not all of the region.
+        name: of what is tuned.
         options: of ``generate_module``.
     """
-    site = site or tuning.site
     mark_candidate(traced.lowered)
     with knowing(traced.known):
         return call_within(
@@ -341,7 +362,7 @@ def _generate(
             traced.lowered,
             site.fake_inputs(),
             site.symbols(),
-            f"{tuning.name}_{traced.name}",
+            f"{name}_{traced.name}",
             traced.candidate.config_patches,
             traced.hints,
         )
