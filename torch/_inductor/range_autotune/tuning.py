@@ -51,6 +51,20 @@ class Otherwise:
     tuning: Tuning
 
 
+@dataclasses.dataclass(frozen=True)
+class Offsets:
+    """
+    Arguments that are made up as offsets of sequences.
+
+    Args:
+        names: theirs.
+        rows: how many there are in all sequences, symbolic.
+    """
+
+    names: tuple[str, ...]
+    rows: sympy.Expr
+
+
 @dataclasses.dataclass
 class Tuning:
     """
@@ -72,6 +86,7 @@ class Tuning:
         first: an equal call site, which is compiled and measured in this one's place.
         made_at: the dispatch dimension's size that the model is compiled with, if code of
             candidates depends on it.
+        offsets: arguments that are measured as offsets of sequences; None if none are.
         can_call_op: whether code around the choice can call the op itself.
         otherwise: what runs where sizes differ that are one size in all of this; None if
             there are no such sizes.
@@ -92,6 +107,7 @@ class Tuning:
     branches: Branches = dataclasses.field(default_factory=dict)
     first: Tuning | None = None
     made_at: int | None = None
+    offsets: Offsets | None = None
     can_call_op: bool = True
     otherwise: Otherwise | None = None
 

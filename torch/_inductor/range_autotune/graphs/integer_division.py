@@ -15,7 +15,7 @@ from .node_kinds import is_integral, is_number
 
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 _DIVISIONS = (
     torch.ops.aten.div,
@@ -40,13 +40,15 @@ def divides_integers(node: torch.fx.Node) -> bool:
     return isinstance(value, torch.Tensor) and is_integral(value.dtype)
 
 
-def check_divisors(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
+def check_divisors(
+    graph: torch.fx.GraphModule, inputs: Callable[[], Sequence[Any]]
+) -> None:
     """
     Raises what PyTorch raises where generated code would divide integers by zero, and
     what ``call_candidate`` does: the graph is called eagerly for that.
 
     Args:
-        inputs: one for each placeholder of the graph.
+        inputs: makes one for each placeholder of the graph.
     """
     if any(map(divides_integers, all_nodes(graph))):
-        call_candidate(graph, *inputs)
+        call_candidate(graph, *inputs())

@@ -43,7 +43,7 @@ _VIEWS = (
 _PERMUTES = (_aten.permute, _aten.transpose, _aten.t)
 # Copies may cast and broadcast, too.
 _MOVES = (_aten.cat, _aten.constant_pad_nd, _aten.copy, torch.ops.prims.rev)
-_INDICES = (torch.int64, torch.int32)
+INDEX_DTYPES = (torch.int64, torch.int32)
 # The arguments that are a table and tell where it is read or written.
 _INDEXED: dict[Any, tuple[str, str]] = {
     _aten.embedding.default: ("weight", "indices"),
@@ -75,7 +75,7 @@ def is_integral(dtype: torch.dtype) -> bool:
 
 def is_index(value: torch.Tensor) -> bool:
     """Whether it may be: zeros are valid then, and not what is computed from zeros."""
-    return value.dtype in _INDICES
+    return value.dtype in INDEX_DTYPES
 
 
 def is_pointwise(node: torch.fx.Node) -> bool:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import logging
 from typing import Any, TYPE_CHECKING
 
+import torch
+
 from ... import config
 from ..errors import is_out_of_memory, one_line
+from ..graphs.computed_indices import check_places, told_places
 from ..graphs.integer_division import check_divisors
 from ..inputs import make_inputs
 from ..limits import call_candidate
 from ..sizes.guards import replaced
 from ..sizes.size_conditions import may_hold
-from ..sizes.size_points import Purpose, SizePoint, values_of
+from ..sizes.size_points import concrete, Purpose, SizePoint, values_of
 from ..times import Failure
 from .trial_process import try_in_process
 
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ..modules.subgraph_module import SubgraphModule
+    from ..registration import InputGenFns
     from ..standing import ContestedRange, Standing
     from ..tuning import Tuning
 
@@ -106,8 +110,8 @@ def runners_at(
             raise
         tell_not_measured(tuning, point, one_line(e))
         return Runners(), {}
-    if tuning.device.type == "cpu" and not tuning.ranks:
-        failures |= _failures_of_divisors(tuning, competing, inputs)
+    if not tuning.ranks:
+        failures |= _failures_by_inputs(tuning, competing, point, inputs)
     runners = {
         index: runner_at(module, point, inputs)
         for index, module in modules_in(standing, competing).items()
@@ -135,8 +139,23 @@ def runner_at(
 
 def inputs_at(tuning: Tuning, point: SizePoint) -> list[Any]:
     """What stands for the call site's inputs at a size; raises as ``make_inputs``."""
-    gen_fns = tuning.registration.options.input_gen_fns
-    return make_inputs(tuning.site, point, gen_fns, tuning.outputs.tensors)
+    return make_inputs(
+        tuning.site, point, _input_gen_fns(tuning, point), tuning.outputs.tensors
+    )
+
+
+def _input_gen_fns(tuning: Tuning, point: SizePoint) -> InputGenFns:
+    """The user's, and those of offsets."""
+    given = tuning.registration.options.input_gen_fns
+    if tuning.offsets is None:
+        return given
+    rows = concrete(tuning.offsets.rows, point.values)
+
+    def offsets(like: torch.Tensor) -> torch.Tensor:
+        numbers = torch.arange(like.numel(), device=like.device)
+        return numbers * rows // max(like.numel() - 1, 1)
+
+    return {**given, **dict.fromkeys(tuning.offsets.names, offsets)}
 
 
 def _restorer(tuning: Tuning, inputs: Sequence[Any]) -> Callable[[], None]:
@@ -167,25 +186,47 @@ def _failures_in_process(
         for index, module in modules_in(standing, competing).items()
         if not standing.traced[index].calls_python
     }
-    gen_fns = tuning.registration.options.input_gen_fns
+    gen_fns = _input_gen_fns(tuning, point)
     return try_in_process(modules, tuning.site, point, gen_fns)
 
 
-def _failures_of_divisors(
-    tuning: Tuning, competing: ContestedRange, inputs: Sequence[Any]
+def _failures_by_inputs(
+    tuning: Tuning, competing: ContestedRange, point: SizePoint, inputs: Sequence[Any]
 ) -> dict[int, Failure]:
-    """Of candidates that would end the process: they divide by zero."""
-    standing, failures = tuning.standing, {}
-    for index in modules_in(standing, competing):
+    """Of candidates that the process, or its device, would not survive, see ``check_inputs``."""
+    failures = {}
+    for index in modules_in(tuning.standing, competing):
         try:
-            check_divisors(standing.traced[index].graph, inputs)
+            check_inputs(tuning, index, point, lambda: inputs)
         except Exception as e:
-            reason = (
-                f"it does not run: {one_line(e)}; integers are zeros unless input_gen_fns "
-                "makes others"
-            )
+            reason = f"it does not run: {one_line(e)}; integers are made up, see input_gen_fns"
             failures[index] = Failure(reason)
     return failures
+
+
+def check_inputs(
+    tuning: Tuning, index: int, point: SizePoint, inputs: Callable[[], Sequence[Any]]
+) -> None:
+    """
+    Raises what PyTorch raises where generated code would end the process, or leave a GPU
+    unusable: it divides integers by zero on a CPU, or has an index that is out of bounds.
+
+    Args:
+        inputs: makes those at the size, if they are needed.
+    """
+    traced = tuning.standing.traced
+    # Zeros that are indices themselves are in bounds.
+    given_are_zeros = not _input_gen_fns(tuning, point)
+    on_cpu = tuning.device.type == "cpu"
+    if on_cpu:
+        check_divisors(traced[index].graph, inputs)
+    # An op that is called as it is may index as others do; on a CPU it raises.
+    is_opaque = not on_cpu and traced[index].calls_python
+    for candidate in traced.values() if is_opaque else [traced[index]]:
+        graph = candidate.graph
+        told = told_places(graph.graph, also_given=not given_are_zeros)
+        if told:
+            check_places(graph, told, inputs(), lambda x: concrete(x, point.values))
 
 
 def broken_condition(tuning: Tuning, point: SizePoint) -> str | None:

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 from ... import config
 from ..kernel_configs.kernel_config_ranges import ConfigRecord
 from ..limits import call_candidate
-from .calls import broken_condition, inputs_at, modules_in, runner_at
+from .calls import (
+    broken_condition,
+    check_inputs,
+    inputs_at,
+    modules_in,
+    runner_at,
+)
 from .conclusions import choose_kernel_configs
 from .measuring_points import spread
 from .recall import remember_records
@@ -71,6 +77,7 @@ def _call_ahead(
 
     def call() -> None:
         module = tuning.standing.modules[index]
+        check_inputs(tuning, index, point, lambda: held.at(point))
         search.call(module.load(), runner_at(module, point, held.at(point)))
 
     try:
@@ -141,7 +148,9 @@ def _config_times(
     module = tuning.standing.modules[index]
 
     def call() -> ConfigTimes:
-        run = runner_at(module, point, inputs_at(tuning, point))
+        inputs = inputs_at(tuning, point)
+        check_inputs(tuning, index, point, lambda: inputs)
+        run = runner_at(module, point, inputs)
         return search.times_with_each(module.load(), run)
 
     times = call_candidate(call)

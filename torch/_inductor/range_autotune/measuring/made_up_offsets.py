@@ -1,0 +1,108 @@
+"""
+Integers that are made up as offsets of sequences, where zeros lead out of bounds.
+
+Of rows with offsets of all zeros, each is behind the last sequence, and who looks up to which
+one it belongs cannot be measured. Offsets from 0 to the number of rows are what such ops are
+given.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import sympy
+
+from ..errors import one_line
+from ..graphs.node_kinds import INDEX_DTYPES
+from ..tuning import Offsets
+from .calls import broken_condition, check_inputs
+
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ... import ir
+    from ..sizes.size_points import SizePoint
+    from ..tuning import Tuning
+    from .calls import HeldInputs
+    from .measuring_points import ScheduledPoint
+
+log = logging.getLogger("torch._inductor.kernel.custom_op")
+
+_MOST_NUMBERS = 4  # that are tried
+
+
+def choose_offsets(tuning: Tuning, first: ScheduledPoint, held: HeldInputs) -> None:
+    """
+    Has arguments made up as offsets if that lets more candidates be called.
+
+    Args:
+        first: where candidates are measured first.
+        held: asked for inputs at that size.
+    """
+    _, point = first
+    if tuning.ranks or broken_condition(tuning, point):
+        return
+    best, chosen = _count_out(tuning, point, held), None
+    for option in _options(tuning) if best else ():
+        tuning.offsets = option
+        held.drop()
+        out = _count_out(tuning, point, held)
+        if out < best:
+            best, chosen = out, option
+        if not best:
+            break
+    tuning.offsets = chosen
+    held.drop()
+    if chosen:
+        names = ", ".join(chosen.names)
+        log.info("%s: measured with offsets of sequences as %s", tuning.name, names)
+
+
+def _options(tuning: Tuning) -> Iterator[Offsets]:
+    """Of all arguments that may be offsets, then of each; to any number of rows."""
+    given = tuning.registration.options.input_gen_fns
+    site, kinds = tuning.site, dict[str, set[bool]]()
+    for i, node in enumerate(site.inputs):
+        name = site.parameter_of(i)
+        if name is not None and name not in given:
+            kinds.setdefault(name, set()).add(_may_be_offsets(node))
+    names = [name for name, found in kinds.items() if found == {True}]
+    together = [tuple(names)] if len(names) > 1 else []
+    for option in [*together, *((name,) for name in names)]:
+        yield from (Offsets(option, rows) for rows in _numbers_of_rows(tuning))
+
+
+def _numbers_of_rows(tuning: Tuning) -> list[sympy.Expr]:
+    """What may be one: the size that is dispatched on first; then numbers, and first sizes."""
+    inputs = tuning.site.inputs
+    numbers = [node for node in inputs if isinstance(node, sympy.Basic)]
+    tensors = [node.get_size() for node in inputs if not isinstance(node, sympy.Basic)]
+    firsts = [size[0] for size in tensors if len(size) > 1]
+    found = [tuning.size, *numbers, *firsts]
+    return [*dict.fromkeys(rows for rows in found if rows is not None)][:_MOST_NUMBERS]
+
+
+def _may_be_offsets(node: ir.TensorBox | sympy.Expr) -> bool:
+    if isinstance(node, sympy.Basic):
+        return False
+    return len(node.get_size()) == 1 and node.get_dtype() in INDEX_DTYPES
+
+
+def _count_out(tuning: Tuning, point: SizePoint, held: HeldInputs) -> int:
+    """How many candidates cannot be called."""
+    return sum(
+        not _can_call(tuning, index, point, held) for index in tuning.standing.traced
+    )
+
+
+def _can_call(tuning: Tuning, index: int, point: SizePoint, held: HeldInputs) -> bool:
+    try:
+        check_inputs(tuning, index, point, lambda: held.at(point))
+    except Exception as e:
+        log.debug(
+            "%s: with offsets as %s: %s", tuning.name, tuning.offsets, one_line(e)
+        )
+        return False
+    return True
