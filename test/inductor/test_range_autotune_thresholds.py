@@ -223,14 +223,14 @@ class TestCompiled(AutotuneTestCase):
         with made_up_times(pieces_fastest), self.assertNoLogs(logger, logging.WARNING):
             return compile_at(op, *args, **kwargs)
 
-    def compiled_with_warning(self, op):
+    def compiled_with_warning(self, op, hint=100):
         """With pieces the fastest, and the one warning."""
         logger = "torch._inductor.kernel.custom_op"
         with (
             made_up_times(pieces_fastest),
             self.assertLogs(logger, logging.WARNING) as logs,
         ):
-            compiled = compile_at(op, ramp(100, 4))
+            compiled = compile_at(op, ramp(hint, 4))
         (record,) = logs.records
         return compiled, record.getMessage()
 
@@ -527,16 +527,31 @@ class TestCompiled(AutotuneTestCase):
             self.assertIn("no kernel", record.getMessage())
         self.assert_markers(compiled, {8: 1, 500: 1, 501: 2})
 
-    def test_who_takes_parts_of_a_size(self):
-        """Of few rows there are fewer, now and then."""
+    @parametrize("hint", (9, 100))
+    def test_who_takes_parts_of_a_size(self, hint):
+        """Of few rows there are fewer, now and then, be it where the model is compiled."""
 
         def in_parts(x):
             return torch.cat([part + 1 for part in x.chunk(4)])
 
         op = self.registered(in_parts, ranges=((0, math.inf),))
-        compiled, message = self.compiled_with_warning(op)
+        compiled, message = self.compiled_with_warning(op, hint)
         self.assertIn("'in_parts' is left out in range [2, 10)", message)
         self.assert_markers(compiled, {2: 0, 9: 0, 10: 1, 11: 1, 700: 1})
+
+    def test_who_takes_parts_of_a_product(self):
+        def in_parts(x):
+            return torch.cat([part + 1 for part in x.chunk(4)])
+
+        op = self.registered(in_parts, ranges=((0, math.inf),))
+        with made_up_times(pieces_fastest):
+            compiled = compile_at(
+                lambda x: op(x.flatten(0, 1)), ramp(5, 12, 4), dims=((0, 0), (0, 1))
+            )
+        for batch, tokens in ((2, 2), (3, 3), (2, 5), (4, 3), (6, 50)):
+            x = ramp(batch, tokens, 4)
+            marker = 1 if batch * tokens >= 10 else 0
+            self.assertEqual(compiled(x), x.flatten(0, 1) + marker)
 
     def test_question_without_a_value_somewhere(self):
         def shifted(x):

@@ -11,6 +11,7 @@ import torch
 from ..contents.content import Unhashable
 from ..graphs.control_flow import all_nodes
 from ..graphs.graph_text import graph_text, SymbolNames
+from ..graphs.split_sizes import with_sizes_of_parts
 from ..graphs.write_ops import WRITE_NAMESPACE
 from ..neighbours.apart import BOUNDARY_NAMESPACE
 from ..sizes.known_sizes import knowing
@@ -76,7 +77,7 @@ class TracedCandidate:
     def lowered(self) -> torch.fx.GraphModule:
         """The graph as it is lowered."""
         with knowing(self.known):
-            return without_copies(self.graph)
+            return with_sizes_of_parts(without_copies(self.graph))
 
     def with_configs(self, kernel_configs: KernelConfigs) -> TracedCandidate:
         """The very graph that was measured, with configs of its kernels for some sizes."""

@@ -55,6 +55,25 @@ def told_of_compound(
     return tuple(condition for condition in told if condition.free_symbols == {WHOLE})
 
 
+def on_whole_alone(
+    expr: sympy.Basic, size: sympy.Expr, shape_env: ShapeEnv
+) -> sympy.Basic | None:
+    """
+    An expression on a sum or a product alone, be it rounded or divided, which is ``WHOLE`` in
+    it; None for others.
+    """
+    expr, size = shape_env.replace(expr), shape_env.replace(size)
+    if size.is_Add:
+        expr = expr.xreplace(_in_place_of_term(size)).replace(FloorDiv, _expanded)
+    else:
+        expr = expr.subs(size, WHOLE)
+    return expr if expr.free_symbols == {WHOLE} else None
+
+
+def _expanded(base: sympy.Expr, divisor: sympy.Expr) -> sympy.Expr:
+    return FloorDiv(sympy.expand(base), sympy.expand(divisor))
+
+
 def _on_one_side(condition: sympy.Basic) -> sympy.Basic:
     """Each comparison in it with nothing, so that no terms are there that cancel out."""
     if isinstance(condition, sympy.core.relational.Relational):

@@ -18,13 +18,14 @@ from torch.fx.experimental.symbolic_shapes import (
 import torch
 
 from ...virtualized import V
-from .compound_sizes import holds_of_compound
+from .compound_sizes import holds_of_compound, on_whole_alone, WHOLE
 from .narrowed_sizes import (
     compounds_in_ranges,
     value_at_all_of_few,
     without_ruled_out_ends,
 )
 from .rounded_sizes import holds, known_quotient
+from .size_multiples import Blocks
 
 
 if TYPE_CHECKING:
@@ -369,8 +370,8 @@ def known_answer(expr: sympy.Basic, shape_env: ShapeEnv) -> sympy.Basic | None:
     known: Any = shape_env._maybe_evaluate_static(expr)
     if known is None:
         known = _holds(expr, shape_env)
-    if known is None:
-        known = known_quotient(expr, shape_env)
+    for on, sizes in [*_on_compounds(expr, shape_env), (expr, shape_env)]:
+        known = known_quotient(on, sizes) if known is None else known
     return None if known is None else sympy.sympify(known)
 
 
@@ -380,7 +381,19 @@ def _holds(expr: sympy.Basic, shape_env: ShapeEnv) -> bool | None:
         known = holds_of_compound(expr, size, values, shape_env)
         if known is not None:
             return known
-    return holds(expr, shape_env)
+    answers = (holds(*on) for on in _on_compounds(expr, shape_env))
+    known = next((answer for answer in answers if answer is not None), None)
+    return holds(expr, shape_env) if known is None else known
+
+
+def _on_compounds(
+    expr: sympy.Basic, shape_env: ShapeEnv
+) -> Iterator[tuple[sympy.Basic, Blocks]]:
+    """An expression as one on each compound alone that is in a range, with the values of that."""
+    for size, values in compounds_in_ranges(shape_env):
+        on_whole = on_whole_alone(expr, size, shape_env)
+        if on_whole is not None:
+            yield on_whole, Blocks({WHOLE: values})
 
 
 def _condition(expr: sympy.Basic, value: sympy.Basic) -> sympy.Basic:

@@ -30,15 +30,13 @@ from .size_multiples import Blocks, in_blocks
 
 
 if TYPE_CHECKING:
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv
-
     from .size_multiples import Sizes
 
 
 _ROUNDED = (FloorDiv, Mod, PythonMod, CeilToInt, BitwiseFn_bitwise_and, Min)
 
 
-def holds(condition: sympy.Basic, shape_env: ShapeEnv) -> bool | None:
+def holds(condition: sympy.Basic, shape_env: Sizes) -> bool | None:
     """
     Whether a condition on sizes is true, or false, for all values that they can have; None
     if that cannot be told, or has nothing to do with rounding or multiples.

@@ -26,13 +26,14 @@ class Blocks:
     """What symbols can be that are left, in the place of a shape environment."""
 
     var_to_range: dict[sympy.Symbol, ValueRanges]
+    divisible: tuple[sympy.Basic, ...] = ()
 
     def replace(self, expr: sympy.Basic) -> sympy.Basic:
         """As a shape environment puts symbols for others, of which there are none here."""
         return expr
 
 
-def in_blocks(condition: sympy.Basic, shape_env: ShapeEnv) -> tuple[sympy.Basic, Sizes]:
+def in_blocks(condition: sympy.Basic, shape_env: Sizes) -> tuple[sympy.Basic, Sizes]:
     """
     A condition with ``16 * s`` for each ``s`` that guards say is a multiple of 16, and what
     its symbols can then be.
@@ -62,7 +63,7 @@ def _quotient(value: sympy.Expr, by: int) -> sympy.Expr:
     return value // by if value.is_Integer else value
 
 
-def _known_divisors(shape_env: ShapeEnv) -> dict[sympy.Symbol, int]:
+def _known_divisors(shape_env: Sizes) -> dict[sympy.Symbol, int]:
     """What sizes are multiples of, as guards on remainders say."""
     known: dict[sympy.Symbol, int] = {}
     for remainder in shape_env.divisible:

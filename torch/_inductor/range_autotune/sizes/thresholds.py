@@ -26,7 +26,7 @@ from torch.utils._sympy.value_ranges import ValueRanges
 
 from ...runtime.runtime_utils import ceildiv
 from ...virtualized import V
-from .compound_sizes import told_of_compound, WHOLE
+from .compound_sizes import on_whole_alone, told_of_compound, WHOLE
 from .guards import is_about_index_width, replaced
 from .known_sizes import values_of_symbol
 from .rounded_sizes import known_quotient, with_quotients
@@ -72,8 +72,13 @@ def thresholds(condition: sympy.Basic, size: sympy.Expr, within: DimRange) -> li
         return []
     values = values_of_symbol(size, possible.start, possible.last)
     if values is None:
-        told = told_of_compound([condition], size, V.graph.sizevars.shape_env)
-        condition, size = next(iter(told), condition), WHOLE
+        shape_env = V.graph.sizevars.shape_env
+        told = [
+            *told_of_compound([condition], size, shape_env),
+            on_whole_alone(condition, size, shape_env),
+        ]
+        condition = next((c for c in told if c is not None), condition)
+        size = WHOLE
         values = WHOLE, possible.start, possible.last
     symbol, first, last = values
     if condition.free_symbols != {symbol} or condition.has(*_REMAINDERS):
