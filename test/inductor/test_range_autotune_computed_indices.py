@@ -77,6 +77,7 @@ class TestToldPlaces(OpTestCase):
         (
             lambda x, at: x[at + 1].sin(),
             lambda x, at: x[at - 1].sin(),
+            lambda x, at: x.gather(0, at[:, None] - 1),
             lambda x, at: torch.scatter(x, 0, (at - 1)[:, None], x),
             lambda x, at: x[(x[at + 3, 0] * 0).long()].sin(),
         ),
@@ -105,33 +106,36 @@ class TestToldPlaces(OpTestCase):
 
 
 class TestCompiled(OpTestCase):
-    def tuned(self, *implementations, body=sums_by_adding, **options):
-        """What is logged when a sum over segments is compiled, whose offsets are made up."""
+    def logged(self, model, calls):
+        """What is logged when a model is compiled; its results are compared with eager's."""
+        torch._dynamo.reset()
+        with (
+            config.patch(fx_graph_cache=False),
+            self.assertLogs("torch._inductor.kernel.custom_op", logging.INFO) as logs,
+        ):
+            compiled = torch.compile(model, dynamic=True)
+            for args in calls:
+                self.assertEqual(compiled(*args), model(*args))
+        return logs.records
+
+    def tuned(self, *implementations):
+        """What is logged when a sum over segments is, whose offsets are made up."""
         op = self.define_op("sums(Tensor x, Tensor offsets) -> Tensor")
-        self._library.impl("sums", body, "CPU")
+        self._library.impl("sums", sums_by_adding, "CPU")
         self._library.impl(
             "sums",
             lambda x, offsets: x.new_empty(offsets.shape[0] - 1, x.shape[1]),
             "Meta",
         )
         configs = [CustomOpRangeConfig("x", 0, [(0, 99)], [*implementations])]
-        self.register(op, configs=configs, **options)
-
-        def model(x, offsets):
-            return op(x * 2, offsets) + 1
-
-        torch._dynamo.reset()
-        with (
-            config.patch(fx_graph_cache=False),
-            self.assertLogs("torch._inductor.kernel.custom_op", logging.INFO) as logs,
-        ):
-            compiled = torch.compile(model)
-            for size in (40, 6, 2, 98):
-                x = torch.randn(size, 4)
-                torch._dynamo.mark_dynamic(x, 0)
-                offsets = torch.tensor([0, size // 2, size // 2, size])
-                self.assertEqual(compiled(x, offsets), model(x, offsets))
-        return logs.records
+        self.register(op, configs=configs)
+        return self.logged(
+            lambda x, offsets: op(x * 2, offsets) + 1,
+            [
+                (torch.randn(size, 4), torch.tensor([0, size // 2, size // 2, size]))
+                for size in (40, 6, 2, 98)
+            ],
+        )
 
     def test_offsets_of_sequences_are_made_up(self):
         records = self.tuned(sums_by_adding, sums_by_scattering)
@@ -156,21 +160,40 @@ class TestCompiled(OpTestCase):
         configs = [CustomOpRangeConfig("sums", 0, [(0, 99)], [by_segment])]
         self.register(op, configs=configs)
 
-        def model(x, sums, offsets):
-            return op(sums * 2, offsets, x.shape[0]) + x
+        calls = []
+        for number, rows in ((3, 40), (2, 7)):
+            offsets = torch.tensor([0, *[rows // 2] * (number - 1), rows])
+            calls.append((torch.randn(rows, 4), torch.randn(number, 4), offsets))
+        records = self.logged(
+            lambda x, sums, offsets: op(sums * 2, offsets, x.shape[0]) + x, calls
+        )
+        log = " ".join(record.getMessage() for record in records)
+        self.assertIn("offsets of sequences as offsets", log)
+        self.assertNotIn("left out", log)
 
-        torch._dynamo.reset()
-        with (
-            config.patch(fx_graph_cache=False),
-            self.assertLogs("torch._inductor.kernel.custom_op", logging.INFO) as logs,
-        ):
-            compiled = torch.compile(model, dynamic=True)
-            for number, rows in ((3, 40), (2, 7)):
-                offsets = torch.tensor([0, *[rows // 2] * (number - 1), rows])
-                args = torch.randn(rows, 4), torch.randn(number, 4), offsets
-                self.assertEqual(compiled(*args), model(*args))
-        self.assertIn("offsets of sequences as offsets", " ".join(logs.output))
-        self.assertNotIn("left out", " ".join(logs.output))
+    def test_lengths_of_sequences_are_made_up(self):
+        def last(x, lengths):
+            at = (lengths - 1)[:, None, None].expand(-1, 1, x.shape[2])
+            return x.gather(1, at).squeeze(1)
+
+        def last_by_product(x, lengths):
+            rows = torch.arange(x.shape[1], device=x.device)
+            return ((rows == lengths[:, None] - 1).to(x.dtype)[:, None] @ x).squeeze(1)
+
+        op = self.define_op("last(Tensor x, Tensor lengths) -> Tensor")
+        self._library.impl("last", last, "CPU")
+        self._library.impl(
+            "last", lambda x, _: x.new_empty(x.shape[0], x.shape[2]), "Meta"
+        )
+        configs = [CustomOpRangeConfig("x", 1, [(0, 99)], [last, last_by_product])]
+        self.register(op, configs=configs)
+        records = self.logged(
+            lambda x, lengths: op(x * 2, lengths) + 1,
+            [(torch.randn(2, n, 4), torch.tensor([n // 2, n])) for n in (40, 3, 98)],
+        )
+        log = " ".join(record.getMessage() for record in records)
+        self.assertIn("measured with lengths of sequences as lengths", log)
+        self.assertNotIn("left out", log)
 
     def test_who_is_out_of_bounds_anyway_is_left_out(self):
         def beyond(x, offsets):

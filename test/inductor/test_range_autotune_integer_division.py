@@ -60,7 +60,7 @@ class TestIntegerDivision(OpTestCase):
         """What is said of candidates; a process that divides by zero says nothing."""
         configs = [CustomOpRangeConfig("x", 0, [(0, 99)], [truncated, remainder_first])]
         self.register(self.op, configs=configs, **options)
-        x, n = torch.arange(8), torch.full((8,), 3)
+        x, n = torch.arange(8).view(4, 2), torch.full((4, 2), 3)  # nor lengths
         torch._dynamo.reset()
         with (
             config.patch(fx_graph_cache=False),

@@ -52,17 +52,19 @@ class Otherwise:
 
 
 @dataclasses.dataclass(frozen=True)
-class Offsets:
+class Sequences:
     """
-    Arguments that are made up as offsets of sequences.
+    Arguments that are made up as what is told of sequences.
 
     Args:
-        names: theirs.
-        rows: how many there are in all sequences, symbolic.
+        names: of the arguments.
+        rows: how many there are in all sequences, or in each, symbolic.
+        by_length: whether they are the sequences' lengths, else their offsets.
     """
 
     names: tuple[str, ...]
     rows: sympy.Expr
+    by_length: bool = False
 
 
 @dataclasses.dataclass
@@ -86,7 +88,7 @@ class Tuning:
         first: an equal call site, which is compiled and measured in this one's place.
         made_at: the dispatch dimension's size that the model is compiled with, if code of
             candidates depends on it.
-        offsets: arguments that are measured as offsets of sequences; None if none are.
+        sequences: arguments that are measured as lengths or offsets; None if none are.
         can_call_op: whether code around the choice can call the op itself.
         otherwise: what runs where sizes differ that are one size in all of this; None if
             there are no such sizes.
@@ -107,7 +109,7 @@ class Tuning:
     branches: Branches = dataclasses.field(default_factory=dict)
     first: Tuning | None = None
     made_at: int | None = None
-    offsets: Offsets | None = None
+    sequences: Sequences | None = None
     can_call_op: bool = True
     otherwise: Otherwise | None = None
 

@@ -44,6 +44,7 @@ def check_places(
     told: Mapping[Node, Sequence[Place]],
     inputs: Sequence[Any],
     length: Callable[[Any], int],
+    strict: bool = False,
 ) -> None:
     """
     Computes what tells where, and no more of the graph than that.
@@ -52,6 +53,7 @@ def check_places(
         told: see ``told_places``.
         inputs: one for each placeholder, concrete.
         length: the concrete value of a size in the graph's metadata.
+        strict: whether none may count from the end.
 
     Raises:
         IndexError: if an index is out of bounds.
@@ -61,7 +63,7 @@ def check_places(
     given = iter(inputs)
     for node in graph.graph.nodes:
         for index, size in told.get(node, ()):
-            _check(node, run.env[index], length(size))
+            _check(node, run.env[index], length(size), strict)
         if node.op == "placeholder":
             run.env[node] = next(given)
         elif node in needed:
@@ -71,15 +73,15 @@ def check_places(
                 return
 
 
-def _check(node: Node, index: torch.Tensor, length: int) -> None:
+def _check(node: Node, index: torch.Tensor, length: int, strict: bool) -> None:
     if not index.numel():
         return
     least, most = (int(extreme) for extreme in index.aminmax())
-    lowest = 0 if "scatter" in str(node.target) else -length
+    from_end = not strict and "indices" in _parameters(node.target)  # as x[-1]
+    lowest = -length if from_end else 0
     if least < lowest or most >= length:
-        raise IndexError(
-            f"{node.target} of {length} is given an index of {least if least < lowest else most}"
-        )
+        wrong = least if least < lowest else most
+        raise IndexError(f"{node.target} of {length} is given an index of {wrong}")
 
 
 def told_places(graph: Graph, also_given: bool = False) -> dict[Node, list[Place]]:

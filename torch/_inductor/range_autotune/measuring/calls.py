@@ -145,17 +145,21 @@ def inputs_at(tuning: Tuning, point: SizePoint) -> list[Any]:
 
 
 def _input_gen_fns(tuning: Tuning, point: SizePoint) -> InputGenFns:
-    """The user's, and those of offsets."""
-    given = tuning.registration.options.input_gen_fns
-    if tuning.offsets is None:
+    """The user's, and those of lengths or offsets of sequences."""
+    given, told = tuning.registration.options.input_gen_fns, tuning.sequences
+    if told is None:
         return given
-    rows = concrete(tuning.offsets.rows, point.values)
+    rows = concrete(told.rows, point.values)
+
+    def lengths(like: torch.Tensor) -> torch.Tensor:
+        return torch.full_like(like, rows)
 
     def offsets(like: torch.Tensor) -> torch.Tensor:
         numbers = torch.arange(like.numel(), device=like.device)
         return numbers * rows // max(like.numel() - 1, 1)
 
-    return {**given, **dict.fromkeys(tuning.offsets.names, offsets)}
+    made_up = dict.fromkeys(told.names, lengths if told.by_length else offsets)
+    return {**given, **made_up}
 
 
 def _restorer(tuning: Tuning, inputs: Sequence[Any]) -> Callable[[], None]:
@@ -205,7 +209,11 @@ def _failures_by_inputs(
 
 
 def check_inputs(
-    tuning: Tuning, index: int, point: SizePoint, inputs: Callable[[], Sequence[Any]]
+    tuning: Tuning,
+    index: int,
+    point: SizePoint,
+    inputs: Callable[[], Sequence[Any]],
+    strict: bool = False,
 ) -> None:
     """
     Raises what PyTorch raises where generated code would end the process, or leave a GPU
@@ -213,6 +221,7 @@ def check_inputs(
 
     Args:
         inputs: makes those at the size, if they are needed.
+        strict: whether no index may count from the end.
     """
     traced = tuning.standing.traced
     # Zeros that are indices themselves are in bounds.
@@ -220,13 +229,17 @@ def check_inputs(
     on_cpu = tuning.device.type == "cpu"
     if on_cpu:
         check_divisors(traced[index].graph, inputs)
+
+    def length(size: Any) -> int:
+        return concrete(size, point.values)
+
     # An op that is called as it is may index as others do; on a CPU it raises.
     is_opaque = not on_cpu and traced[index].calls_python
     for candidate in traced.values() if is_opaque else [traced[index]]:
         graph = candidate.graph
         told = told_places(graph.graph, also_given=not given_are_zeros)
         if told:
-            check_places(graph, told, inputs(), lambda x: concrete(x, point.values))
+            check_places(graph, told, inputs(), length, strict)
 
 
 def broken_condition(tuning: Tuning, point: SizePoint) -> str | None:

@@ -39,7 +39,7 @@ from .kernel_config_calls import (
     compare_configs,
     settle_on_configs,
 )
-from .made_up_offsets import choose_offsets
+from .made_up_sequences import choose_sequences
 from .measuring_points import schedule
 from .ranks import common_to_all_ranks
 from .recall import may_have_kernel_configs, remember
@@ -67,7 +67,7 @@ def measure_ranges(tuning: Tuning, beside: Iterable[Tuning]) -> None:
     steps = len(tuning.loads) + len(scheduled)
     search, held = ConfigSearch(tuning.device), HeldInputs(tuning)
     with tuning_progress(tuning.name, steps) as progress, contextlib.closing(search):
-        choose_offsets(tuning, scheduled[0], held)
+        choose_sequences(tuning, scheduled[0], held)
         loaded = caller_ahead(tuning, scheduled[0], held, search)
         compiling.wait(tuning, progress.done, loaded)
         uncompiled = _out_by_their_code(tuning.standing)

@@ -1,9 +1,9 @@
 """
-Integers that are made up as offsets of sequences, where zeros lead out of bounds.
+Integers that are made up as lengths or offsets of sequences, where zeros lead out of bounds.
 
 Of rows with offsets of all zeros, each is behind the last sequence, and who looks up to which
-one it belongs cannot be measured. Offsets from 0 to the number of rows are what such ops are
-given.
+one it belongs cannot be measured; nor who takes the last row of each, of lengths of zeros.
+Offsets from 0 to the number of rows are what such ops are given, or lengths.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sympy
 
 from ..errors import one_line
 from ..graphs.node_kinds import INDEX_DTYPES
-from ..tuning import Offsets
+from ..tuning import Sequences
 from .calls import broken_condition, check_inputs
 
 
@@ -33,9 +33,9 @@ log = logging.getLogger("torch._inductor.kernel.custom_op")
 _MOST_NUMBERS = 4  # that are tried
 
 
-def choose_offsets(tuning: Tuning, first: ScheduledPoint, held: HeldInputs) -> None:
+def choose_sequences(tuning: Tuning, first: ScheduledPoint, held: HeldInputs) -> None:
     """
-    Has arguments made up as offsets if that lets more candidates be called.
+    Has arguments made up as told of sequences if that lets more candidates be called.
 
     Args:
         first: where candidates are measured first.
@@ -46,45 +46,49 @@ def choose_offsets(tuning: Tuning, first: ScheduledPoint, held: HeldInputs) -> N
         return
     best, chosen = _count_out(tuning, point, held), None
     for option in _options(tuning) if best else ():
-        tuning.offsets = option
+        tuning.sequences = option
         held.drop()
         out = _count_out(tuning, point, held)
         if out < best:
             best, chosen = out, option
         if not best:
             break
-    tuning.offsets = chosen
+    tuning.sequences = chosen
     held.drop()
     if chosen:
         names = ", ".join(chosen.names)
-        log.info("%s: measured with offsets of sequences as %s", tuning.name, names)
+        kind = "lengths" if chosen.by_length else "offsets"
+        log.info("%s: measured with %s of sequences as %s", tuning.name, kind, names)
 
 
-def _options(tuning: Tuning) -> Iterator[Offsets]:
-    """Of all arguments that may be offsets, then of each; to any number of rows."""
+def _options(tuning: Tuning) -> Iterator[Sequences]:
+    """Of all arguments that may be told of them, then of each; of any number of rows."""
     given = tuning.registration.options.input_gen_fns
     site, kinds = tuning.site, dict[str, set[bool]]()
     for i, node in enumerate(site.inputs):
         name = site.parameter_of(i)
         if name is not None and name not in given:
-            kinds.setdefault(name, set()).add(_may_be_offsets(node))
+            kinds.setdefault(name, set()).add(_may_be_told(node))
     names = [name for name, found in kinds.items() if found == {True}]
     together = [tuple(names)] if len(names) > 1 else []
     for option in [*together, *((name,) for name in names)]:
-        yield from (Offsets(option, rows) for rows in _numbers_of_rows(tuning))
+        for rows in _numbers_of_rows(tuning):
+            yield Sequences(option, rows)
+            yield Sequences(option, rows, by_length=True)
 
 
 def _numbers_of_rows(tuning: Tuning) -> list[sympy.Expr]:
-    """What may be one: the size that is dispatched on first; then numbers, and first sizes."""
+    """What may be one: the size that is dispatched on first; then numbers, and sizes."""
     inputs = tuning.site.inputs
     numbers = [node for node in inputs if isinstance(node, sympy.Basic)]
     tensors = [node.get_size() for node in inputs if not isinstance(node, sympy.Basic)]
-    firsts = [size[0] for size in tensors if len(size) > 1]
-    found = [tuning.size, *numbers, *firsts]
+    # The last dimension is that of features.
+    sizes = [size for sizes in tensors for size in sizes[:-1]]
+    found = [tuning.size, *numbers, *sizes]
     return [*dict.fromkeys(rows for rows in found if rows is not None)][:_MOST_NUMBERS]
 
 
-def _may_be_offsets(node: ir.TensorBox | sympy.Expr) -> bool:
+def _may_be_told(node: ir.TensorBox | sympy.Expr) -> bool:
     if isinstance(node, sympy.Basic):
         return False
     return len(node.get_size()) == 1 and node.get_dtype() in INDEX_DTYPES
@@ -101,8 +105,6 @@ def _can_call(tuning: Tuning, index: int, point: SizePoint, held: HeldInputs) ->
     try:
         check_inputs(tuning, index, point, lambda: held.at(point))
     except Exception as e:
-        log.debug(
-            "%s: with offsets as %s: %s", tuning.name, tuning.offsets, one_line(e)
-        )
+        log.debug("%s: with %s: %s", tuning.name, tuning.sequences, one_line(e))
         return False
     return True
