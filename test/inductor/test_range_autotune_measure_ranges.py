@@ -27,7 +27,17 @@ from torch._inductor.range_autotune.winners import ChoiceRules
 POINT = SizePoint(1, {})
 
 
-class TestCallsAhead(TestCase):
+class CallsTestCase(TestCase):
+    """With candidates that are no more than something to call, on any inputs."""
+
+    def setUp(self):
+        super().setUp()
+        checked = mock.patch.object(kernel_config_calls, "check_inputs")
+        self.check_inputs = checked.start()
+        self.addCleanup(checked.stop)
+
+
+class TestCallsAhead(CallsTestCase):
     """What is called as soon as it is loaded, at the place that is measured first."""
 
     def caller(self, ranks=None, device="cuda"):
@@ -75,6 +85,13 @@ class TestCallsAhead(TestCase):
             made.side_effect = None
             self.assertIs(held.at(POINT), made.return_value)
 
+    def test_who_would_end_the_process_is_not_called(self):
+        call, calls, _ = self.caller()
+        self.check_inputs.side_effect = IndexError("of 3 is given an index of 3")
+        with mock.patch.object(module_of_calls, "inputs_at", return_value=["x"]):
+            call(0)
+        self.assertEqual(calls, [])
+
     @parametrize("where", ("cpu", "ranks", "subproc"))
     def test_not_where_others_come_first(self, where):
         with config.patch(autotune_in_subproc=where == "subproc"):
@@ -87,7 +104,7 @@ class TestCallsAhead(TestCase):
         self.assertEqual(calls, [])
 
 
-class TestSettleOnConfigs(TestCase):
+class TestSettleOnConfigs(CallsTestCase):
     def settle(self, undecided, sizes=(256, 1, 16, 64, 512, 1024), cannot=()):
         """
         The calls at other sizes, by candidate, the inputs that are held then, and how often
@@ -148,7 +165,7 @@ class TestSettleOnConfigs(TestCase):
             self.assertEqual((kept, made), ([256], 1))
 
 
-class TestConfigsOfWinners(TestCase):
+class TestConfigsOfWinners(CallsTestCase):
     """What is called with all configs once winners are known; each is called with a size."""
 
     def choose(self, cannot=(), in_doubt=(0, 1, 2)):
