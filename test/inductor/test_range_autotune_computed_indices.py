@@ -93,6 +93,17 @@ class TestToldPlaces(OpTestCase):
             ):
                 check_places(graph, told, [ROWS, wrong], int)
 
+    def test_places_that_nobody_writes_are_out_of_bounds(self):
+        def inverse(x, order):
+            places = torch.empty(3, dtype=order.dtype)
+            return x[places.scatter(0, order, torch.arange(3))]
+
+        graph = graph_of(inverse, ROWS, PLACES)
+        told = told_places(graph.graph)
+        check_places(graph, told, [ROWS, torch.tensor([2, 0, 1])], int)
+        with self.assertRaisesRegex(IndexError, "an index of 9223372036854775807"):
+            check_places(graph, told, [ROWS, torch.zeros_like(PLACES)], int)
+
     def test_no_more_is_computed(self):
         def fails(x):
             raise AssertionError("it is called")

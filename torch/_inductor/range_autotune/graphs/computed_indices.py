@@ -17,6 +17,7 @@ import torch
 from .node_kinds import (
     arguments_of,
     indexed,
+    is_empty,
     is_index,
     is_integral,
     is_part_or_alias,
@@ -71,6 +72,8 @@ def check_places(
                 run.env[node] = run.run_node(node)
             except NotImplementedError:  # of what only stands for something
                 return
+            if is_empty(node) and is_index(node.meta["val"]):  # may hold anything
+                run.env[node].fill_(torch.iinfo(run.env[node].dtype).max)
 
 
 def _check(node: Node, index: torch.Tensor, length: int, strict: bool) -> None:
@@ -127,7 +130,8 @@ def _is_moved(node: Node) -> bool:
     if packet in _COPIES:
         read, made = (n.meta["val"].dtype for n in (node.all_input_nodes[0], node))
         return is_integral(read) or not is_integral(made)
-    return is_part_or_alias(node) or moves_elements(node) or bool(_places(node))
+    reads_where_told = bool(_places(node)) and not _writes(node)
+    return is_part_or_alias(node) or moves_elements(node) or reads_where_told
 
 
 @functools.cache
