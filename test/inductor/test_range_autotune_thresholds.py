@@ -151,6 +151,10 @@ class TestThresholds(SymbolicTestCase):
         ):
             self.assertEqual(thresholds(self.s <= 16, self.s, sizes), expected)
 
+    def test_within_a_range_without_a_size_that_can_be(self):
+        for condition in (self.s <= 16, sympy.Eq(parts(self.s, 4), 4)):
+            self.assertEqual(thresholds(condition, 2 * self.s, DimRange(29, 30)), [])
+
     @given(
         st.lists(
             st.tuples(

@@ -86,6 +86,8 @@ def thresholds(condition: sympy.Basic, size: sympy.Expr, within: DimRange) -> li
     if is_about_index_width(condition):
         return []
     low, high = int(first), int(min(last, LARGEST_SYMBOL))
+    if low > high:  # as of ``2 * s``, which is never 29
+        return []
     try:
         if not _is_one_number(condition, symbol, low, high):
             changes = _settling(condition, symbol, low, high)
