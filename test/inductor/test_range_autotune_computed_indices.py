@@ -1,6 +1,7 @@
 # Owner(s): ["module: inductor"]
 """Indices computed from made-up integers, of which some would be out of bounds."""
 
+import contextlib
 import logging
 
 from range_autotune_testing import OpTestCase
@@ -92,6 +93,23 @@ class TestToldPlaces(OpTestCase):
                 IndexError, "of 6 is given an index of -?[0-9]+"
             ):
                 check_places(graph, told, [ROWS, wrong], int)
+
+    @parametrize(
+        "fn, may_count",
+        (
+            (lambda x, at: x[at - 1], True),
+            (lambda x, at: x.index_put((at - 1,), x[:3]), True),
+            (lambda x, at: x.gather(0, at[:, None] - 1), False),
+            (lambda x, at: torch.scatter(x, 0, at[:, None] - 1, x), False),
+        ),
+    )
+    def test_those_that_count_from_the_end(self, fn, may_count):
+        graph = graph_of(fn, ROWS, PLACES)
+        raised = contextlib.nullcontext()
+        if not may_count:
+            raised = self.assertRaisesRegex(IndexError, "an index of -1")
+        with raised:
+            check_places(graph, told_places(graph.graph), [ROWS, PLACES], int)
 
     def test_places_that_nobody_writes_are_out_of_bounds(self):
         def inverse(x, order):

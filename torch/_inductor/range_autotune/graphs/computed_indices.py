@@ -45,7 +45,6 @@ def check_places(
     told: Mapping[Node, Sequence[Place]],
     inputs: Sequence[Any],
     length: Callable[[Any], int],
-    strict: bool = False,
 ) -> None:
     """
     Computes what tells where, and no more of the graph than that.
@@ -54,7 +53,6 @@ def check_places(
         told: see ``told_places``.
         inputs: one for each placeholder, concrete.
         length: the concrete value of a size in the graph's metadata.
-        strict: whether none may count from the end.
 
     Raises:
         IndexError: if an index is out of bounds.
@@ -64,7 +62,7 @@ def check_places(
     given = iter(inputs)
     for node in graph.graph.nodes:
         for index, size in told.get(node, ()):
-            _check(node, run.env[index], length(size), strict)
+            _check(node, run.env[index], length(size))
         if node.op == "placeholder":
             run.env[node] = next(given)
         elif node in needed:
@@ -76,11 +74,11 @@ def check_places(
                 run.env[node].fill_(torch.iinfo(run.env[node].dtype).max)
 
 
-def _check(node: Node, index: torch.Tensor, length: int, strict: bool) -> None:
+def _check(node: Node, index: torch.Tensor, length: int) -> None:
     if not index.numel():
         return
     least, most = (int(extreme) for extreme in index.aminmax())
-    from_end = not strict and "indices" in _parameters(node.target)  # as x[-1]
+    from_end = "indices" in _parameters(node.target)  # as x[-1]
     lowest = -length if from_end else 0
     if least < lowest or most >= length:
         wrong = least if least < lowest else most

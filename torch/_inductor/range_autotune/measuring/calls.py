@@ -209,11 +209,7 @@ def _failures_by_inputs(
 
 
 def check_inputs(
-    tuning: Tuning,
-    index: int,
-    point: SizePoint,
-    inputs: Callable[[], Sequence[Any]],
-    strict: bool = False,
+    tuning: Tuning, index: int, point: SizePoint, inputs: Callable[[], Sequence[Any]]
 ) -> None:
     """
     Raises what PyTorch raises where generated code would end the process, or leave a GPU
@@ -221,7 +217,6 @@ def check_inputs(
 
     Args:
         inputs: makes those at the size, if they are needed.
-        strict: whether no index may count from the end.
     """
     traced = tuning.standing.traced
     # Zeros that are indices themselves are in bounds.
@@ -239,7 +234,7 @@ def check_inputs(
         graph = candidate.graph
         told = told_places(graph.graph, also_given=not given_are_zeros)
         if told:
-            check_places(graph, told, inputs(), length, strict)
+            check_places(graph, told, inputs(), length)
 
 
 def broken_condition(tuning: Tuning, point: SizePoint) -> str | None:

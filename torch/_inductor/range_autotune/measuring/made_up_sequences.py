@@ -45,7 +45,9 @@ def choose_sequences(tuning: Tuning, first: ScheduledPoint, held: HeldInputs) ->
     if tuning.ranks or broken_condition(tuning, point):
         return
     best, chosen = _count_out(tuning, point, held), None
-    for option in _options(tuning) if best else ():
+    if not best:
+        return
+    for option in _options(tuning):
         tuning.sequences = option
         held.drop()
         out = _count_out(tuning, point, held)
