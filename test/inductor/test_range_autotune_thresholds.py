@@ -11,10 +11,12 @@ from unittest import mock
 import sympy
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from range_autotune_testing import guards_in_code_of, SymbolicTestCase
+from range_autotune_testing import guards_in_code_of, only, SymbolicTestCase
 from test_custom_op_autotune import (
     AutotuneTestCase,
     compile_at,
+    define_op,
+    DEVICE,
     identity_op,
     made_up_times,
     ramp,
@@ -329,6 +331,33 @@ class TestCompiled(AutotuneTestCase):
         for size in (2, 39, 40, 700):
             marker = compiled(ramp(size, 4)) - (ramp(size, 4) * 2 + 1).cos() - 1
             self.assertIn(round(marker.mean().item()), (0, 9))
+
+    def test_neighbours_stay_where_code_guards_on_another_size(self):
+        """Of a sort of up to 32767 elements Inductor makes faster code, but it need not."""
+
+        def rows(x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+            return x[ids.argsort(stable=True) % 2]
+
+        def new_rows(x, ids):
+            return x.new_empty(ids.shape[0], x.shape[1])
+
+        op = define_op(rows, new_rows)
+        configs = [CustomOpRangeConfig("x", 0, [(0, math.inf)], [rows])]
+        register_custom_op_autotuning(op, configs, name="op")
+        x, ids = ramp(8, 4), torch.tensor([3, 1, 2, 0], device=DEVICE)
+        with (
+            made_up_times(only(0)),
+            self.assertLogs("torch._inductor.kernel.custom_op", "INFO") as logs,
+        ):
+            compiled = compile_at(
+                lambda x, ids: op(x, ids).cos(), x, ids, dims=((0, 0), (1, 0))
+            )
+        log = "".join(logs.output)
+        self.assertNotIn("do not work with these neighbours", log)
+        self.assertIn("Range [0, inf): rows", log)
+        for size in (3, 40_000):
+            ids = torch.arange(size, 0, -1, device=DEVICE)
+            self.assertEqual(compiled(x, ids), rows(x, ids).cos())
 
     def test_times_in_cut_ranges_are_recalled(self):
         def asking(x):

@@ -6,6 +6,7 @@ import collections
 import copy
 import dataclasses
 import logging
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from .caching.timing_keys import candidate_text
@@ -83,6 +84,7 @@ class Standing:
         left_out: who is out of a range only, in which it does not run, by its sizes.
         guarded: of those who are out, those whose code guards on a size, and on which.
         suspended: of these, those that may be in again.
+        guarded_alone: of these, those whose code guards without their neighbours, too.
         untold: who is out without a warning so far, why, and of which range; None once
             each is told as it is found out.
         compared: whose results were compared with the op's, at one size at least.
@@ -104,6 +106,7 @@ class Standing:
     )
     guarded: dict[int, Failure] = dataclasses.field(default_factory=dict)
     suspended: dict[int, TracedCandidate] = dataclasses.field(default_factory=dict)
+    guarded_alone: set[int] = dataclasses.field(default_factory=set)
     untold: list[tuple[Candidate, str, DimRange | None]] | None = dataclasses.field(
         default_factory=list
     )
@@ -178,11 +181,15 @@ class Standing:
 
     @property
     def has_implementation(self) -> bool:
-        """Whether one of those that were registered is still in."""
+        """
+        Whether one of those that were registered is still in, or is out for a while for what
+        is not its neighbours' doing.
+        """
         asked_for = {
             index for competing in self.ranges for index in competing.candidates
         }
-        return any(self.variants.get(i, i) in asked_for for i in self.traced)
+        left = chain(self.traced, self.guarded_alone & self.suspended.keys())
+        return any(self.variants.get(i, i) in asked_for for i in left)
 
     def _parts_left(self, where: DimRange | None = None) -> set[tuple[int, str]]:
         """See ``_parts``, of all candidates that are still in: in a range, or in any."""
@@ -197,17 +204,27 @@ class Standing:
 
     @property
     def lost_to_guards(self) -> bool:
-        """Whether an implementation is out altogether, for guards in its code."""
+        """
+        Whether an implementation is out altogether, for guards in its code that it does not
+        have alone.
+        """
         left = self._parts_left()
         return any(
             _parts(self.candidates[index]) - left
-            for index in self.guarded
+            for index in self.guarded.keys() - self.guarded_alone
             if index in range(len(self.candidates))
         )
 
-    def suspend(self, index: int, failure: Failure) -> None:
-        """Takes out whose code guards on a size, maybe for a while; says nothing yet."""
+    def suspend(self, index: int, failure: Failure, alone: bool = False) -> None:
+        """
+        Takes out whose code guards on a size, maybe for a while; says nothing yet.
+
+        Args:
+            alone: whether it does so without neighbours, too.
+        """
         self.guarded[index] = failure
+        if alone:
+            self.guarded_alone.add(index)
         self.suspended[index] = self.traced[index]
         self._remove(index, failure)
 

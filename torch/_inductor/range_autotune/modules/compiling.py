@@ -93,11 +93,12 @@ def submit(tuning: Tuning) -> None:
                 _take_out(standing, index, e)
                 continue
             guards = _guards_in(module) if index != FALLBACK_INDEX else []
-            cuts = cuts_at_guards(tuning, index, guards)
-            if cuts and guards_alone(standing.traced[index]):
+            alone = bool(guards) and guards_alone(standing.traced[index])
+            cuts = cuts_at_guards(tuning, index, guards) if alone else ()
+            if cuts:
                 waiting += take_apart_at(tuning, index, cuts)
             elif guards:
-                standing.suspend(index, _failure_by(guards))
+                standing.suspend(index, _failure_by(guards), alone)
             elif _has_code_of_another_form(standing, index, module):
                 standing.reject(index, _SAME_CODE)
             else:
