@@ -7,6 +7,7 @@ import torch
 from torch._inductor.range_autotune.errors import (
     CandidateError,
     is_out_of_memory,
+    NotTunable,
     one_line,
 )
 
@@ -16,6 +17,16 @@ class TestOneLine(TestCase):
         self.assertEqual(one_line(ValueError("a\nb")), "ValueError: a")
         self.assertEqual(one_line(CandidateError("why\nmore")), "why")
         self.assertEqual(one_line(KeyError()), "KeyError")
+        self.assertEqual(one_line(NotTunable("why")), "why")
+
+    def test_one_line_of_torchscript(self):
+        @torch.jit.script
+        def failing(x: torch.Tensor) -> torch.Tensor:
+            return x.view(3)
+
+        with self.assertRaises(RuntimeError) as raised:
+            failing(torch.ones(4))
+        self.assertIn("shape '[3]' is invalid", one_line(raised.exception))
 
     def test_one_line_of_an_error_that_says_nothing(self):
         def fail():

@@ -783,6 +783,24 @@ class TestInPlace(InPlaceTestCase):
         code = self.check(model, make, winner)
         self.assertLessEqual(code.count(KERNEL), 2)
 
+    @parametrize("winner", (-1, 0))
+    def test_what_is_written_has_no_elements(self, winner):
+        def fn(y: torch.Tensor, x: torch.Tensor) -> None:
+            y.add_(x)
+
+        op = tuned(fn, ["y"], lambda y, x: y.copy_(y + x) and None)
+
+        def model(x, y):
+            op(y, x * 2)
+            op(y, x)
+            return y + 1
+
+        for x in (ramp(0, 4), ramp(4, 0)):
+            torch._dynamo.reset()
+            with made_up_times(only(winner)):
+                compiled = torch.compile(model, fullgraph=True)
+                self.assertEqual(compiled(x, x.clone()), model(x, x.clone()))
+
     def test_results_where_no_implementation_works(self):
         """The op is called once, and in place."""
 

@@ -98,6 +98,10 @@ class TestHolds(TestCase):
             sympy.Eq(Mod(BitwiseFn_bitwise_and(S, -16), 8), 0),
             16 * FloorDiv(Min(S, T) + 15, 16) - Min(S, T) >= 0,
             sympy.Eq(Min(HALF, 16 * FloorDiv(HALF + 15, 16)), HALF),
+            sympy.Eq(16 * FloorDiv(S + 15, 16), -16 * FloorDiv(-S, 16)),
+            sympy.Eq(16 * FloorDiv(S + 15, 16), S + PythonMod(-S, 16)),
+            sympy.Eq(FloorDiv(S + 47, 16), FloorDiv(S - 1, 16) + 3),
+            sympy.Eq(FloorDiv(15 - S - T, 16), -FloorDiv(S + T, 16)),
             S + Min(S, FloorDiv(S, 2)) - Min(S, FloorDiv(S, 3)) >= 0,
             2 * Min(S, T) - 2 * T < 1,
             sympy.Ne(FloorDiv(S, 3) + FloorDiv(T, 3), -1, evaluate=False),
@@ -360,6 +364,34 @@ class TestCandidates(AutotuneTestCase):
             return F.pad(x, (0, 0, 0, blocks - rows))[:rows] + 1
 
         self.check(padded)
+
+    def test_those_that_round_otherwise_than_the_op(self):
+        """What they return is as large as what the op does, however each says so."""
+
+        def padded(x: torch.Tensor) -> torch.Tensor:
+            rows = (x.shape[0] + 15) // 16 * 16
+            return F.pad(x, (0, 0, 0, rows - x.shape[0]))
+
+        def as_told(rows):
+            def impl(x):
+                return F.pad(x, (0, 0, 0, rows(x.shape[0]) - x.shape[0]))
+
+            return impl
+
+        ways = (
+            lambda rows: rows + -rows % 16,
+            lambda rows: -(-rows // 16) * 16,
+            lambda rows: rows + (16 - rows % 16) % 16,
+            lambda rows: math.ceil(rows / 16) * 16,
+        )
+        op = define_op(padded, padded)
+        configs = [CustomOpConfig(as_told(way)) for way in ways]
+        register_custom_op_autotuning(op, configs=configs)
+        compiled = compile_at(lambda x: op(x + 1) * 2, ramp(40, 4))
+        self.assertEqual(counters["inductor"]["custom_op_candidates_left_out"], 0)
+        self.assert_like_eager(
+            lambda x: padded(x + 1) * 2, compiled, lambda n: (ramp(n, 4),)
+        )
 
     def test_one_that_works_on_parts(self):
         self.check(lambda x: torch.cat([part + 1 for part in x.chunk(2)]))

@@ -12,6 +12,8 @@ from .limits import TookTooLong
 
 # What the CPU's allocator raises is a RuntimeError.
 _NO_MEMORY_ON_CPU = "DefaultCPUAllocator: can't allocate memory"
+# It says why in the last line.
+_IN_TORCHSCRIPT = "The following operation failed in the TorchScript interpreter."
 
 
 class CandidateError(Exception):
@@ -31,10 +33,11 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def one_line(error: BaseException) -> str:
     """An exception for a warning; an assertion that says nothing gets its place."""
-    first, kind = str(error).strip().partition("\n")[0].strip(), type(error).__name__
+    lines, kind = str(error).strip().splitlines() or [""], type(error).__name__
+    first = lines[-1 if lines[0] == _IN_TORCHSCRIPT else 0].strip()
     if not first or first.endswith(":"):
         return f"{kind}: {first}".rstrip(": ") + _place_of_assertion(error)
-    says_all = isinstance(error, (CandidateError, TookTooLong))
+    says_all = isinstance(error, (CandidateError, NotTunable, TookTooLong))
     return first if says_all else f"{kind}: {first}"
 
 

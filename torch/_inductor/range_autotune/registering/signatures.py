@@ -51,6 +51,8 @@ def implementation_name(fn: Callable[..., Any]) -> str:
         fn = fn.func
     if isinstance(fn, torch._library.custom_ops.CustomOpDef):
         return fn._name
+    if isinstance(fn, torch.jit.ScriptFunction):
+        return fn.name
     return getattr(fn, "__name__", None) or type(fn).__name__
 
 

@@ -179,7 +179,8 @@ def _without_quotients(
     expr: sympy.Expr,
 ) -> tuple[sympy.Expr, dict[sympy.Symbol, int]]:
     """
-    With ``(x - r) / k`` in place of each ``x // k``, where ``r`` is a symbol of the remainder.
+    With ``(x - r) / k`` in place of each ``x // k``, where ``r`` is a symbol of the remainder:
+    of ``-x // k`` and ``(x + k - 1) // k``, or ``x // k`` and ``(x + k) // k``, it is the same.
 
     Returns:
         The expression; for each of these symbols its largest value.
@@ -188,9 +189,16 @@ def _without_quotients(
     known: dict[sympy.Expr, sympy.Expr] = {}
 
     def divided(base: sympy.Expr, divisor: sympy.Expr) -> sympy.Expr:
-        quotient = FloorDiv(base, divisor)
         if not (divisor.is_Integer and divisor > 0):
-            return quotient
+            return FloorDiv(base, divisor)
+        base = sympy.expand(base)
+        symbols = sorted(base.free_symbols, key=sympy.default_sort_key)
+        if symbols and base.coeff(symbols[0]).is_negative:
+            return -divided(divisor - 1 - base, divisor)
+        whole = base.as_coeff_Add()[0] // divisor
+        if whole:
+            return whole + divided(base - whole * divisor, divisor)
+        quotient = FloorDiv(base, divisor)
         if quotient not in known:
             remainder = sympy.Dummy("remainder", integer=True)
             remainders[remainder] = int(divisor) - 1

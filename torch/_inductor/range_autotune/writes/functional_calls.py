@@ -249,7 +249,9 @@ def _read_behind(write: torch.fx.Node) -> None:
     while node is not last:
         node = node.next
         if memory_written(node) is None or any(
-            share_elements(other, to) for other in tensors_written(node)
+            other in same
+            or share_elements(other, to)  # one without elements shares none
+            for other in tensors_written(node)
         ):
             break
         if node in readers:
