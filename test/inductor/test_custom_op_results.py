@@ -275,6 +275,30 @@ class TestNone(AutotuneTestCase):
                 x = ramp(size, 4)
                 self.assertEqual(compiled(x), marked(marker)(x, False)[0])
 
+    @config.patch(cpp_wrapper=True)
+    def test_cpp_wrapper_where_an_op_returns_a_list_beside_others(self):
+        """The op does not compete: C++ cannot call it."""
+
+        def marked(marker):
+            return lambda x: ([x + marker, x * 2], x - marker)
+
+        op = torch.library.custom_op(
+            "autotuned_results::parts",
+            marked(0),
+            mutates_args=(),
+            schema="(Tensor x) -> (Tensor[], Tensor)",
+        )
+        op.register_fake(
+            lambda x: ([torch.empty_like(x) for _ in range(2)], x.new_empty(x.shape))
+        )
+        register(op, *map(marked, (1, 2, 3)), ranges=RANGES)
+        with made_up_times(op_first):
+            compiled = compile_at(lambda x: op(x.abs()), ramp(128, 4))
+        for size, marker in WITHOUT_OP.items():
+            x = ramp(size, 4)
+            with no_recompile:
+                self.assertEqual(compiled(x), marked(marker)(x))
+
     def test_backward_of_a_norm_whose_weight_is_frozen(self):
         op = torch.ops.aten.native_layer_norm_backward.default
 

@@ -198,15 +198,15 @@ def _competing(
 def _can_be_called(op: torch._ops.OpOverload) -> bool:
     """
     Whether generated code can call an op: C++ does not know integers that an op returns that is
-    not torch's own, nor, unless ahead of time, tensors that may be None.
+    not torch's own, nor, unless ahead of time, tensors that may be None or a list beside others.
     """
     if not V.graph.cpp_wrapper or op.namespace in NAMESPACES_OF_TORCH:
         return True
-    kinds = {result.type.kind() for result in op._schema.returns}
+    kinds = [result.type.kind() for result in op._schema.returns]
     unknown = {"IntType", "SymIntType"}
     if not V.graph.aot_mode:
-        unknown.add("OptionalType")
-    return not kinds & unknown
+        unknown |= {"OptionalType", "ListType"} if len(kinds) > 1 else {"OptionalType"}
+    return unknown.isdisjoint(kinds)
 
 
 def _times_may_decide() -> bool:
