@@ -356,6 +356,30 @@ class TestEmittedCode(FusionTestCase):
         op = tuned_op()
         self.check(lambda x: fn(op(x)), lambda n: (rows(n),), 1)
 
+    @parametrize(
+        "fn",
+        (
+            lambda op, x: (y := op(x) + x, torch.softmax(y * 2, dim=-1)),
+            lambda op, x: torch.nn.functional.layer_norm(op(x) + x, [8], eps=1.0),
+            lambda op, x: op(torch.nn.functional.layer_norm(x, [8], eps=1.0)),
+            lambda op, x: op(x / (1 + x.abs().amax(-1, keepdim=True))) + x,
+        ),
+    )
+    def test_reduction_of_rows_beside_a_product(self, fn):
+        """One kernel with the work around the op, which has none of its own."""
+
+        def product(x: torch.Tensor) -> torch.Tensor:
+            return x @ torch.eye(8, device=x.device)
+
+        op = tuned_op(product, [lambda x: product(x + 0), product])
+        compiled, code = self.compile(lambda x: fn(op, x), rows(SIZES[0]))
+        self.check_values(compiled, lambda x: fn(op, x), lambda n: (rows(n),))
+        outside, *branches = kernel_calls(code).values()
+        self.assertEqual(outside, 0, msg=code)
+        _, plain = self.compile(lambda x: fn(product, x), rows(SIZES[0]))
+        fewest = sum(kernel_calls(plain).values())
+        self.assertLessEqual(min(branches), fewest, msg=code)
+
     def test_reduction_stays_outside(self):
         """Of more than rows, or where no kernel can be one with the op's, or by config."""
         op = tuned_op()
@@ -866,13 +890,13 @@ class TestLegality(FusionTestCase):
 
         def fn(x):
             z = x.sin()
-            return op(z.cos() + z.sum(-1, keepdim=True))
+            return op(z.cos() + z.sum(0, keepdim=True))
 
         self.assertEqual(self.joined(fn, rows(4)), ["cos", "add", "op"])
 
         def behind(x):
             z = x.sin()
-            return op(z) * z.sum(-1, keepdim=True).cos()
+            return op(z) * z.sum(0, keepdim=True).cos()
 
         self.assertEqual(self.joined(behind, rows(4)), ["op", "cos", "mul"])
 
@@ -885,7 +909,7 @@ class TestLegality(FusionTestCase):
             return op(z), z
 
         self.assertEqual(self.joined(fn, rows(4)), ["op"])
-        self.assertEqual(self.joined(lambda x: fn(x)[0], rows(4)), ["sin", "op"])
+        self.assertEqual(self.joined(lambda x: fn(x)[0], rows(4)), ["sum", "sin", "op"])
 
     def test_producer_of_one_size_with_another_reader_stays_outside(self):
         op = tuned_op()
@@ -1094,7 +1118,7 @@ class TestLegality(FusionTestCase):
         )
         self.assertEqual(gm(rows(5)), fn(rows(5)))
 
-    def test_reductions_of_rows_join_generated_code(self):
+    def test_reductions_of_rows_join_what_they_are_one_kernel_with(self):
         def product(x: torch.Tensor) -> torch.Tensor:
             return x @ x.new_ones(8, 8)
 
@@ -1106,11 +1130,23 @@ class TestLegality(FusionTestCase):
             y = y.sin()
             return y - y.amax(1, keepdim=True)
 
-        self.assertEqual(self.joined(lambda x: behind(op(x)), rows(4)), names)
-        self.assertEqual(self.joined(lambda x: behind(other(x)), rows(4)), names[:2])
-        self.assertEqual(self.joined(lambda x: behind(half(x)), rows(4)), names)
+        for called in (op, other, half):
+            self.assertEqual(
+                self.joined(lambda x, op=called: behind(op(x)), rows(4)), names
+            )
         self.assertEqual(
-            self.joined(lambda x: behind(other(op(x))), rows(4)), ["op", "op", "sin"]
+            self.joined(lambda x: behind(other(op(x))), rows(4)), ["op", *names]
+        )
+        self.assertEqual(self.joined(lambda x: op(x).amax(1), rows(4)), ["op", "amax"])
+        self.assertEqual(self.joined(lambda x: other(x).amax(1), rows(4)), ["op"])
+        for beside in (
+            lambda y: (y.amax(1), y.sin()),
+            lambda y: (y.sin(), y.view(-1, 2, 4).amax(2)),
+        ):
+            found = self.joined(lambda x, fn=beside: fn(other(x)), rows(4))
+            self.assertEqual(set(found) - {"view"}, {"op", "amax", "sin"})
+        self.assertEqual(
+            self.joined(lambda x: torch.softmax(other(x), 1), rows(4)), ["op"]
         )
         self.assertEqual(self.joined(lambda x: op(x).sin().amax(0), rows(4)), names[:2])
         self.assertEqual(self.joined(lambda x: op(x).sin().amax(), rows(4)), names[:2])
@@ -1118,6 +1154,60 @@ class TestLegality(FusionTestCase):
             self.joined(lambda x: op(x).sin().var(1, unbiased=False), rows(4)),
             ["op", "sin", "var"],
         )
+
+    def test_reductions_of_rows_in_front(self):
+        def product(x: torch.Tensor) -> torch.Tensor:
+            return x @ x.new_ones(8, 8)
+
+        op, other = tuned_op(), tuned_op(product, [product, lambda x: product(x) * 1])
+
+        def normed(x):
+            variance, mean = torch.var_mean(x.sin(), 1, keepdim=True)
+            return x - mean * variance
+
+        names = ["sin", "var_mean", "getitem", "getitem", "mul", "sub", "op"]
+        for called in (op, other):
+            self.assertEqual(
+                self.joined(lambda x, op=called: op(normed(x)), rows(4)), names
+            )
+            self.assertEqual(
+                self.joined(lambda x, op=called: op(x - x.sum(0)), rows(4)),
+                ["sub", "op"],
+            )
+
+        def read_elsewhere(x):
+            variance, mean = torch.var_mean(x.sin(), 1, keepdim=True)
+            return op(x - mean * variance), mean
+
+        self.assertEqual(self.joined(read_elsewhere, rows(4)), names[-3:])
+        with config.patch(custom_op_fusion_types=("prologue",)):
+            self.assertEqual(self.joined(lambda x: op(normed(x)), rows(4)), names[-3:])
+        maximum = lambda x: x.amax(1, keepdim=True)  # noqa: E731
+        self.assertEqual(self.joined(lambda x: op(maximum(x)), rows(4)), ["amax", "op"])
+        self.assertEqual(self.joined(lambda x: other(maximum(x)), rows(4)), ["op"])
+
+    def test_work_for_others_is_left_to_them_behind_what_is_no_kernel(self):
+        """What reduces columns, say, is one kernel with that, and not with a product."""
+
+        def product(x: torch.Tensor) -> torch.Tensor:
+            return x @ x.new_ones(8, 8)
+
+        op, other = tuned_op(), tuned_op(product, [product, lambda x: product(x) * 1])
+
+        def fn(called):
+            return lambda x: called(x).sin().cos().sum(0)
+
+        def kept(called):
+            return lambda x: ((y := called(x).sin()), y.cos().sum(0))
+
+        def in_double(called):
+            return lambda x: called(x).sin().double().sum(0)
+
+        self.assertEqual(self.joined(fn(op), rows(4)), ["op", "sin", "cos"])
+        self.assertEqual(self.joined(fn(other), rows(4)), ["op"])
+        self.assertEqual(self.joined(kept(op), rows(4)), ["op", "sin", "cos"])
+        self.assertEqual(self.joined(kept(other), rows(4)), ["op", "sin"])
+        self.assertEqual(self.joined(in_double(op), rows(4)), ["op", "sin"])
 
     def test_outputs_of_the_last_reduction_join(self):
         op = tuned_op()

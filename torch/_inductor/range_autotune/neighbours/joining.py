@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING
+from typing import Any, TYPE_CHECKING
 
 import torch
 
@@ -20,7 +20,6 @@ from ..graphs.node_kinds import (
     readers,
 )
 from ..graphs.node_memory import memory_of, reads_from
-from ..ops.plain_bodies import is_generated
 from ..settings import fusion_types
 from ..writes.in_place import are_of_one_call
 from ..writes.region_writes import can_join_as_write, is_given_what_is_written
@@ -35,6 +34,11 @@ from .dispatched_calls import (
 )
 from .joint import can_join
 from .region_copies import is_free
+from .row_reductions import (
+    can_reduce_behind,
+    can_reduce_in_front,
+    is_result_of_row_reduction,
+)
 
 
 if TYPE_CHECKING:
@@ -49,9 +53,8 @@ def can_follow(
     """Whether a node that reads the region may be computed in each branch."""
     if is_view(node) or (node.target is operator.getitem and node.args[0] in members):
         return True
-    if "reduction" in fusion_types() and is_row_reduction(node):
-        # One kernel with the op's, if that is generated.
-        return all(map(is_generated, calls))
+    if is_row_reduction(node):
+        return can_reduce_behind(node, calls, members, is_elementwise)
     if "epilogue" not in fusion_types() or not _can_be_measured(node):
         return False
     return _is_on_device_of(node, calls)
@@ -96,6 +99,9 @@ def can_precede(
     """
     if is_view(node):
         return True
+    reduction: Any = node.args[0] if is_result_of_row_reduction(node) else node
+    if is_row_reduction(reduction):
+        return can_reduce_in_front(reduction, calls, members, is_elementwise)
     if not isinstance(node.meta.get("val"), torch.Tensor):
         return False
     if not _is_on_device_of(node, calls):

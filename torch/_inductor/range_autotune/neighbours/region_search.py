@@ -18,6 +18,7 @@ from ..graphs.node_kinds import (
     readers,
 )
 from ..graphs.node_memory import memory_of, memory_written, reads_from
+from ..ops.plain_bodies import is_generated
 from ..settings import fusion_types, most_steps
 from ..writes.in_place import writes_of_call
 from ..writes.region_writes import (
@@ -49,6 +50,7 @@ from .joining import (
 from .joint import joined
 from .region_copies import is_free
 from .region_inputs import views_of_parts
+from .row_reductions import is_result_of_row_reduction
 
 
 if TYPE_CHECKING:
@@ -273,8 +275,8 @@ def _belongs_at_end(
     """
     Whether a node that reads the region is better computed in it, if it ends there.
 
-    A view is not, nor what is larger than the ops' results and need not be stored, since
-    who reads it can compute it.
+    A view is not, nor what need not be stored, since who reads it can compute it, if it takes
+    more memory than the ops' results or is no kernel with the ops.
     """
     if any(user in members for user in node.users):
         return True
@@ -282,12 +284,16 @@ def _belongs_at_end(
         return False
     if not is_elementwise(node):
         return True
-    value = node.meta["val"]
-    may_grow = not any(
-        statically_known_true(value.numel() <= result.numel())
-        for result in results_of(calls)
+    if not all(map(has_generated_code, readers(node))):
+        return True
+    size = _bytes_of(node.meta["val"])
+    return all(map(is_generated, calls)) and any(
+        statically_known_true(size <= _bytes_of(result)) for result in results_of(calls)
     )
-    return not may_grow or not all(map(has_generated_code, readers(node)))
+
+
+def _bytes_of(value: torch.Tensor) -> Any:
+    return value.numel() * value.element_size()
 
 
 def _add_producers(
@@ -339,6 +345,9 @@ def _add_producers(
             if leads_in or (inside and not joins):
                 before.add(node)
         node = node.prev
+    for node in [*filter(is_result_of_row_reduction, members)]:
+        if node.args[0] not in members:
+            del members[node]
 
 
 def _computed_for(nodes: Iterable[torch.fx.Node]) -> list[torch.fx.Node]:

@@ -52,7 +52,7 @@ def implementation_name(fn: Callable[..., Any]) -> str:
     if isinstance(fn, torch._library.custom_ops.CustomOpDef):
         return fn._name
     if isinstance(fn, torch.jit.ScriptFunction):
-        return fn.name
+        return fn.name  # type: ignore[return-value]  # a property
     return getattr(fn, "__name__", None) or type(fn).__name__
 
 

@@ -1,0 +1,81 @@
+"""Which reductions of rows may be computed in each branch, where that saves memory traffic."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..graphs.node_kinds import is_row_reduction, readers, without_views
+from ..ops.plain_bodies import is_generated
+from ..settings import fusion_types
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+
+    IsElementwise = Callable[[torch.fx.Node], bool]
+
+
+def can_reduce_behind(
+    reduction: torch.fx.Node,
+    calls: Sequence[torch.fx.Node],
+    members: Collection[torch.fx.Node],
+    is_elementwise: IsElementwise,
+) -> bool:
+    """
+    Whether a reduction that reads the region is one kernel with some of it: with the ops', or
+    with work on single elements that makes what is reduced or reads that, too.
+
+    Args:
+        members: of the region so far.
+        is_elementwise: tells such work.
+    """
+    if "reduction" not in fusion_types():
+        return False
+    if all(map(is_generated, calls)):
+        return True
+    reduced = without_views(reduction.all_input_nodes[0])
+    if reduced in members and is_elementwise(reduced):
+        return True
+    others = filter(is_elementwise, readers(reduced))
+    return any(not _depends_on(other, reduction) for other in others)
+
+
+def can_reduce_in_front(
+    reduction: torch.fx.Node,
+    calls: Sequence[torch.fx.Node],
+    members: Collection[torch.fx.Node],
+    is_elementwise: IsElementwise,
+) -> bool:
+    """The same of one that the region, and nobody else, reads."""
+    if "reduction" not in fusion_types():
+        return False
+    found = [*_readers_of_results(reduction)]
+    if not all(reader in members for reader in found):
+        return False
+    return all(map(is_generated, calls)) or any(map(is_elementwise, found))
+
+
+def is_result_of_row_reduction(node: torch.fx.Node) -> bool:
+    """Whether a node is one of several results, such as a variance beside its mean."""
+    return node.target is operator.getitem and is_row_reduction(node.args[0])  # type: ignore[arg-type]  # a node
+
+
+def _readers_of_results(reduction: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    if isinstance(reduction.meta["val"], torch.Tensor):
+        yield from readers(reduction)
+    else:
+        for result in reduction.users:
+            yield from readers(result)
+
+
+def _depends_on(node: torch.fx.Node, other: torch.fx.Node) -> bool:
+    """Whether a node is computed from another one."""
+    left = [node]
+    for source in left:  # grows
+        if source is other:
+            return True
+        left += [read for read in source.all_input_nodes if not read < other]
+    return False
