@@ -50,7 +50,7 @@ from .joining import (
 from .joint import joined
 from .region_copies import is_free
 from .region_inputs import views_of_parts
-from .row_reductions import is_result_of_row_reduction
+from .row_reductions import is_result_of_row_reduction, parts_calls
 
 
 if TYPE_CHECKING:
@@ -196,6 +196,8 @@ def _with_epilogue(
     calls, members = [call], {call: 0}
     # Nodes outside that depend on the region: what reads them cannot be inside.
     behind: set[torch.fx.Node] = set()
+    # Members that calls are decided apart from.
+    parting: set[torch.fx.Node] = set()
     # Nothing behind it reads the region or the producers.
     last = _last_reader([call, *others, *producers], order)
     node = call.next
@@ -213,7 +215,11 @@ def _with_epilogue(
             members[node] = steps
         elif any(i in behind for i in inputs) or (reads and node in taken):
             behind.add(node)
-        elif (reads or joins) and can_follow_as_call(node, calls):
+        elif (
+            (reads or joins)
+            and parting.isdisjoint(inputs)
+            and can_follow_as_call(node, calls)
+        ):
             calls.append(node)
             members[node] = 0
         elif reads and steps <= most_steps() and can_follow(node, calls, members):
@@ -222,6 +228,8 @@ def _with_epilogue(
             behind.add(node)
         if node in members:
             last = max(last, _last_reader([node], order))
+            if parts_calls(node, calls) or not parting.isdisjoint(inputs):
+                parting.add(node)
         node = node.next
     _drop_better_outside(calls, members)
     return calls, members

@@ -58,6 +58,15 @@ def can_reduce_in_front(
     return all(map(is_generated, calls)) or any(map(is_elementwise, found))
 
 
+def parts_calls(node: torch.fx.Node, calls: Sequence[torch.fx.Node]) -> bool:
+    """
+    Whether a call behind a node had better be decided by itself: behind a reduction that is no
+    kernel with the calls in front of it. What they have to store is read there anyway, and the
+    layers of a model stay equal.
+    """
+    return is_row_reduction(node) and not all(map(is_generated, calls))
+
+
 def is_result_of_row_reduction(node: torch.fx.Node) -> bool:
     """Whether a node is one of several results, such as a variance beside its mean."""
     return node.target is operator.getitem and is_row_reduction(node.args[0])  # type: ignore[arg-type]  # a node
