@@ -1186,6 +1186,13 @@ class TestLegality(FusionTestCase):
         self.assertEqual(self.joined(read_elsewhere, rows(4)), names[-3:])
         with config.patch(custom_op_fusion_types=("prologue",)):
             self.assertEqual(self.joined(lambda x: op(normed(x)), rows(4)), names[-3:])
+
+        def place(x):
+            return x.argmax(1, keepdim=True) + 1
+
+        self.assertEqual(
+            self.joined(lambda x: op(x * place(x)), rows(4)), ["mul", "op"]
+        )
         maximum = lambda x: x.amax(1, keepdim=True)  # noqa: E731
         self.assertEqual(self.joined(lambda x: op(maximum(x)), rows(4)), ["amax", "op"])
         self.assertEqual(self.joined(lambda x: other(maximum(x)), rows(4)), ["op"])

@@ -99,16 +99,17 @@ def can_precede(
     """
     if is_view(node):
         return True
+    is_tensor = isinstance(node.meta.get("val"), torch.Tensor)
+    if is_tensor and not _is_on_device_of(node, calls):
+        return False
+    if is_free(node):
+        return is_tensor
+    if is_tensor and is_index(node.meta["val"]):
+        return False
     reduction: Any = node.args[0] if is_result_of_row_reduction(node) else node
     if is_row_reduction(reduction):
         return can_reduce_in_front(reduction, calls, members, is_elementwise)
-    if not isinstance(node.meta.get("val"), torch.Tensor):
-        return False
-    if not _is_on_device_of(node, calls):
-        return False
-    if is_free(node):
-        return True
-    if is_index(node.meta["val"]):
+    if not is_tensor:
         return False
     if not (_can_be_measured(node) or _can_gather(node, calls)):
         return False

@@ -82,9 +82,10 @@ def _readers_of_results(reduction: torch.fx.Node) -> Iterator[torch.fx.Node]:
 
 def _depends_on(node: torch.fx.Node, other: torch.fx.Node) -> bool:
     """Whether a node is computed from another one."""
-    left = [node]
+    left, seen = [node], {node}
     for source in left:  # grows
-        if source is other:
-            return True
-        left += [read for read in source.all_input_nodes if not read < other]
-    return False
+        reads = (read for read in source.all_input_nodes if not read < other)
+        new = [read for read in reads if read not in seen]
+        left += new
+        seen.update(new)
+    return other in seen
