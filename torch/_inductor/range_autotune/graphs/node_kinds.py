@@ -104,6 +104,11 @@ def moves_elements(node: torch.fx.Node) -> bool:
     return moves and has_generated_code(node)
 
 
+def is_elementwise(node: torch.fx.Node) -> bool:
+    """Whether each element of the one result is made of one of each operand, if any."""
+    return is_pointwise(node) or moves_elements(node) or makes_random_numbers(node)
+
+
 def is_gather(node: torch.fx.Node) -> bool:
     """
     Whether each element of the one result is one of a table, at a place that integers tell,

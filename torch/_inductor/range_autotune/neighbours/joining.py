@@ -10,13 +10,11 @@ import torch
 from ..graphs.integer_division import divides_integers
 from ..graphs.node_kinds import (
     is_computed_from_stored,
+    is_elementwise,
     is_gather,
     is_index,
-    is_pointwise,
     is_row_reduction,
     is_view,
-    makes_random_numbers,
-    moves_elements,
     readers,
 )
 from ..graphs.node_memory import memory_of, reads_from
@@ -54,7 +52,7 @@ def can_follow(
     if is_view(node) or (node.target is operator.getitem and node.args[0] in members):
         return True
     if is_row_reduction(node):
-        return can_reduce_behind(node, calls, members, is_elementwise)
+        return can_reduce_behind(node, calls, members)
     if "epilogue" not in fusion_types() or not _can_be_measured(node):
         return False
     return _is_on_device_of(node, calls)
@@ -108,7 +106,7 @@ def can_precede(
         return False
     reduction: Any = node.args[0] if is_result_of_row_reduction(node) else node
     if is_row_reduction(reduction):
-        return can_reduce_in_front(reduction, calls, members, is_elementwise)
+        return can_reduce_in_front(reduction, calls, members)
     if not is_tensor:
         return False
     if not (_can_be_measured(node) or _can_gather(node, calls)):
@@ -133,11 +131,6 @@ def _can_gather(node: torch.fx.Node, calls: Iterable[torch.fx.Node]) -> bool:
 def _can_be_measured(node: torch.fx.Node) -> bool:
     """Whether a node is work on single elements, and its inputs may be made up."""
     return is_elementwise(node) and not divides_integers(node)
-
-
-def is_elementwise(node: torch.fx.Node) -> bool:
-    """Whether each element of the one result is made of one of each operand, if any."""
-    return is_pointwise(node) or moves_elements(node) or makes_random_numbers(node)
 
 
 def is_step(node: torch.fx.Node) -> bool:

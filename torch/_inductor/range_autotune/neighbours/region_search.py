@@ -13,12 +13,13 @@ from ..graphs.node_kinds import (
     has_generated_code,
     indexed,
     is_any_view,
+    is_elementwise,
     is_pointwise,
     is_view,
     readers,
 )
 from ..graphs.node_memory import memory_of, memory_written, reads_from
-from ..ops.plain_bodies import is_generated
+from ..ops.plain_bodies import are_generated
 from ..settings import fusion_types, most_steps
 from ..writes.in_place import writes_of_call
 from ..writes.region_writes import (
@@ -44,7 +45,6 @@ from .joining import (
     can_follow_as_call,
     can_follow_as_write,
     can_precede,
-    is_elementwise,
     is_step,
 )
 from .joint import joined
@@ -295,7 +295,7 @@ def _belongs_at_end(
     if not all(map(has_generated_code, readers(node))):
         return True
     size = _bytes_of(node.meta["val"])
-    return all(map(is_generated, calls)) and any(
+    return are_generated(calls) and any(
         statically_known_true(size <= _bytes_of(result)) for result in results_of(calls)
     )
 

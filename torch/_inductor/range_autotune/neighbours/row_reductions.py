@@ -7,22 +7,24 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..graphs.node_kinds import is_row_reduction, readers, without_views
-from ..ops.plain_bodies import is_generated
+from ..graphs.node_kinds import (
+    is_elementwise,
+    is_row_reduction,
+    readers,
+    without_views,
+)
+from ..ops.plain_bodies import are_generated
 from ..settings import fusion_types
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
-
-    IsElementwise = Callable[[torch.fx.Node], bool]
+    from collections.abc import Collection, Iterator, Sequence
 
 
 def can_reduce_behind(
     reduction: torch.fx.Node,
     calls: Sequence[torch.fx.Node],
     members: Collection[torch.fx.Node],
-    is_elementwise: IsElementwise,
 ) -> bool:
     """
     Whether a reduction that reads the region is one kernel with some of it: with the ops', or
@@ -30,11 +32,10 @@ def can_reduce_behind(
 
     Args:
         members: of the region so far.
-        is_elementwise: tells such work.
     """
     if "reduction" not in fusion_types():
         return False
-    if all(map(is_generated, calls)):
+    if are_generated(calls):
         return True
     reduced = without_views(reduction.all_input_nodes[0])
     if reduced in members and is_elementwise(reduced):
@@ -47,7 +48,6 @@ def can_reduce_in_front(
     reduction: torch.fx.Node,
     calls: Sequence[torch.fx.Node],
     members: Collection[torch.fx.Node],
-    is_elementwise: IsElementwise,
 ) -> bool:
     """The same of one that the region, and nobody else, reads."""
     if "reduction" not in fusion_types():
@@ -55,7 +55,7 @@ def can_reduce_in_front(
     found = [*_readers_of_results(reduction)]
     if not all(reader in members for reader in found):
         return False
-    return all(map(is_generated, calls)) or any(map(is_elementwise, found))
+    return are_generated(calls) or any(map(is_elementwise, found))
 
 
 def parts_calls(node: torch.fx.Node, calls: Sequence[torch.fx.Node]) -> bool:
@@ -64,7 +64,7 @@ def parts_calls(node: torch.fx.Node, calls: Sequence[torch.fx.Node]) -> bool:
     kernel with the calls in front of it. What they have to store is read there anyway, and the
     layers of a model stay equal.
     """
-    return is_row_reduction(node) and not all(map(is_generated, calls))
+    return is_row_reduction(node) and not are_generated(calls)
 
 
 def is_result_of_row_reduction(node: torch.fx.Node) -> bool:

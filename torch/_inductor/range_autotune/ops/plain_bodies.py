@@ -35,7 +35,7 @@ from .candidate_calls import call_as_op, call_implementation, plain_body
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -95,11 +95,15 @@ def is_pointwise_read(use: torch.fx.Node, value: torch.fx.Node) -> bool:
     return bool(reads) and all(reads)
 
 
-def is_generated(call: torch.fx.Node) -> bool:
+def are_generated(calls: Iterable[torch.fx.Node]) -> bool:
     """
-    Whether Inductor generates all code of an op's body or of an implementation of it, so
+    Whether Inductor generates all code of each op's body or of an implementation of it, so
     that more may be one kernel with that.
     """
+    return all(map(_is_generated, calls))
+
+
+def _is_generated(call: torch.fx.Node) -> bool:
     return _body_of(call).is_generated or any(
         _implementation_of(call, candidate).is_generated
         for candidate in _candidates_of(call)
